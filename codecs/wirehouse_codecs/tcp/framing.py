@@ -17,7 +17,7 @@ from wirehouse_codecs.compiled.arrow import frozen, names
 from wirehouse_codecs.compiled.jit import compiled
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.tcp.reassembly import Data
+from wirehouse_codecs.tcp.events import Data
 
 Array = np.ndarray[Any, Any]
 

@@ -16,9 +16,12 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.compiled.jit import compiled, wide
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.connection import Connection
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import CONTROL, Data, TcpSegment
 from wirehouse_codecs.tcp.packets import ACK
-from wirehouse_codecs.tcp.reassembly import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Connection, Data, Side, TcpSegment
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, WINDOW_BYTES
+from wirehouse_codecs.tcp.side import Side
 
 Array = np.ndarray[Any, Any]
 

@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp import reassembly
+from wirehouse_codecs.tcp.connection import EARLY_BYTES, HELD_SEGMENTS, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.ignored import Why
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN, parse
 from wirehouse_codecs.tcp.reassembly import (
-    ACKNOWLEDGED_BYTES,
-    HELD_SEGMENTS,
-    WINDOW_BYTES,
     Closed,
     Connection,
     Data,
@@ -36,8 +34,8 @@ from wirehouse_codecs.tcp.reassembly import (
     OverlapDiffers,
     ResetIgnored,
     TcpSegment,
-    Why,
 )
+from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, WINDOW_BYTES
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
 C, S = Direction.CLIENT, Direction.SERVER
@@ -1360,7 +1358,7 @@ def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
 
 def test_early_segments_are_kept_within_limits() -> None:
     talk = Dialogue().open()
-    for size in (reassembly.EARLY_BYTES - 100, *[1000] * 10):
+    for size in (EARLY_BYTES - 100, *[1000] * 10):
         talk.send(C, 2**30, bytes(size))
         talk.send(C, 0, acknowledgment=0)
     kept = sum(len(one.segment.payload) for one in talk.connection._apart)
@@ -1515,12 +1513,12 @@ def test_a_connection_is_named_by_source_endpoints_number_and_time() -> None:
         "arrived_at_ns": 6,
     }
     names = [
-        reassembly.connection_id(**about),
-        *(reassembly.connection_id(**about | {key: others[key]}) for key in others),
+        connection_id(**about),
+        *(connection_id(**about | {key: others[key]}) for key in others),
     ]
     assert {len(name) for name in names} == {16}
     assert len(set(names)) == 6
-    assert reassembly.connection_id(**about).hex() == "9ddb374c8049a069a22dd4c30f7b3513"
+    assert connection_id(**about).hex() == "9ddb374c8049a069a22dd4c30f7b3513"
 
 
 # Any traffic

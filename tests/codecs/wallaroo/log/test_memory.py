@@ -37,7 +37,7 @@ class Taken:
 
     def __init__(self, **options: Any) -> None:
         self.log = Log(log.SCHEMA)
-        sides = Side(C, TcpOptions(), _expected=1, packets=1), Side(S, TcpOptions(), _expected=1, packets=1)
+        sides = Side(C, TcpOptions(), expected=1, packets=1), Side(S, TcpOptions(), expected=1, packets=1)
         connection = Connection(b"c" * 16, "syn", place(0), place(0), *sides)
         server = Endpoint("10.0.0.1", 7000)
         self.start = log.starter(WallarooOptions(**options), b"key")

@@ -1,0 +1,241 @@
+"""A connection as reassembly keeps it: two sides, and the segments that nobody can place yet."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.apart import Apart, Fate
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.events import Ending, Opening, TcpSegment
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
+from wirehouse_codecs.tcp.resets import Reset
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
+from wirehouse_codecs.tcp.side import Side
+
+#: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
+HELD_SEGMENTS: Final = 64
+#: So many segments that did not go on where their side ended are kept, as a SYN may say that they are of the next
+#: connection; and so many bytes of them.
+EARLY_SEGMENTS: Final = 16
+EARLY_BYTES: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class Connection:
+    """A connection as a table row has it. It changes with every segment, also after the end."""
+
+    connection_id: bytes
+    opened: Opening
+    first: Place
+    last: Place
+    client: Side
+    server: Side
+    closed: Ending | None = None
+    #: How many of its ports' connections before it began at the same moment.
+    ordinal: int = 0
+    #: A RST that waits.
+    reset: Reset | None = None
+    #: The first segments with bytes of a side that nothing has numbered.
+    held: list[TcpSegment] = field(default_factory=list, repr=False)
+    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
+    #: may still say that they are of the next connection.
+    _apart: list[Apart] = field(default_factory=list, repr=False)
+    #: It is open, without gaps and FINs: the next segment can be a plain one.
+    is_regular: bool = False
+    #: A SYN of it was captured.
+    has_syn: bool = False
+    #: The next connection took segments that were counted here.
+    _gave: bool = False
+
+    def __post_init__(self) -> None:
+        self.client.peer, self.server.peer = self.server, self.client
+
+    def sides(self, direction: Direction) -> tuple[Side, Side]:
+        """The side that sends in `direction`, and the other."""
+        return (self.client, self.server) if direction is Direction.CLIENT else (self.server, self.client)
+
+    def is_left_by(self, segment: TcpSegment) -> bool:
+        """A segment with SYN begins another connection."""
+        ours, theirs = self.sides(segment.direction)
+        if self.held and self.numbers_held(segment):
+            return False
+        answers = bool(segment.flags & ACK)
+        if ours.began_after(segment.sequence):
+            is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
+            return self.closed == "reset" and not answers and not is_copy
+        if self.closed is not None:
+            return True
+        if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
+            return not theirs.is_answered_by(segment.acknowledgment)
+        if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
+            age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
+            return age_ns >= ours.options.hole_wait_ns
+        # Both sides may open at once (RFC 9293 section 3.5, figure 8).
+        return self.opened != "syn" or ours.initial != UNKNOWN
+
+    @property
+    def in_middle(self) -> bool:
+        """The capture begins in its middle: its first packets are none that a late SYN explains."""
+        return self.opened == "middle" and not self.has_syn
+
+    @property
+    def holds_enough(self) -> bool:
+        """No more segments may be held."""
+        size = sum(len(one.payload) for one in self.held)
+        return len(self.held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
+
+    def sent_by(self, side: Side) -> int:
+        """As `Side.sent`; while nothing numbers the side, as the segments that are held have it."""
+        if side.expected != UNKNOWN or not self.held:
+            return side.sent
+        if self.held[0].direction is side.direction:
+            ends = [(one.sequence + one.payload_bytes + bool(one.flags & FIN)) & SEQUENCE_MASK for one in self.held]
+        else:
+            ends = [one.acknowledgment for one in self.held if one.flags & ACK]
+        return max(ends, key=lambda end: distance(end, ends[0]), default=UNKNOWN)
+
+    def numbers_held(self, segment: TcpSegment) -> bool:
+        """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
+        first = self.held[0]
+        if segment.direction is first.direction:
+            near = (segment.sequence, first.sequence) if segment.flags & SYN else None
+        elif segment.flags & ACK:
+            near = (segment.acknowledgment, first.sequence)
+        else:
+            near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
+        return near is not None and abs(distance(*near)) < WINDOW_BYTES
+
+    def keep_apart(self, segment: TcpSegment, fate: Fate) -> None:
+        """Remember a segment with bytes: it may be of the next connection, captured before its SYN."""
+        if segment.flags & (SYN | RST):
+            self._ignore(segment, fate)
+            return
+        self._apart.append(Apart(segment, fate))
+        many, size = len(self._apart), sum(len(one.segment.payload) for one in self._apart)
+        while many > EARLY_SEGMENTS or size > EARLY_BYTES:
+            many, size = many - 1, size - len(self._apart[0].segment.payload)
+            self._keep_first()
+
+    def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
+        """The segments of the connection which `syn` opens; they no longer count here."""
+        ours, _ = self.sides(syn.direction)
+        given = [one for one in self._apart if ours.gives_away(one, syn)]
+        self._apart = [one for one in self._apart if one not in given]
+        ours.packets -= len(given)
+        self._gave = bool(given)
+        return [one.segment for one in given]
+
+    def take_back(self, side: Side) -> list[TcpSegment]:
+        """The segments of a side that were ignored, and are credible now."""
+        back = [
+            one
+            for one in self._apart
+            if one.fate is Fate.STRAY and one.segment.direction is side.direction and side.is_near(one.segment.sequence)
+        ]
+        self._apart = [one for one in self._apart if one not in back]
+        side.last_stray = None
+        side.strays -= len(back)
+        side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
+        return [one.segment for one in back]
+
+    def keep_early(self, until_ns: int | None = None) -> None:
+        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection."""
+        while self._apart and (until_ns is None or self._apart[0].segment.place.arrived_at_ns <= until_ns):
+            self._keep_first()
+
+    def _keep_first(self) -> None:
+        self._ignore(*self._apart.pop(0))
+
+    def _ignore(self, segment: TcpSegment, fate: Fate) -> None:
+        if fate.why is not None:
+            self.sides(segment.direction)[0].ignore(fate.why, len(segment.payload), segment.place)
+
+    @property
+    def has_news(self) -> bool:
+        """Its row is no longer right, or notes are to be written, without a segment of its own."""
+        return self._gave or bool(self.client.unreported or self.server.unreported)
+
+    @property
+    def reset_waits_since(self) -> Place:
+        """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
+        assert self.reset is not None
+        ours, _ = self.sides(self.reset.direction)
+        return self.reset.place if ours.packets else self.last
+
+    def judge_regular(self) -> None:
+        """See whether the next segment can be a plain one."""
+        is_settled = self.closed is None and self.reset is None
+        self.is_regular = is_settled and self.client.regular and self.server.regular
+
+    def to_json(self) -> dict[str, Any]:
+        """The connection as carried state writes it."""
+        self.keep_early(self.last.arrived_at_ns - self.client.options.hole_wait_ns)
+        return {
+            "connection_id": self.connection_id.hex(),
+            "opened": self.opened,
+            "closed": self.closed,
+            "ordinal": self.ordinal,
+            "has_syn": self.has_syn,
+            "reset": self.reset and self.reset.to_json(),
+            "held": [_segment_to_json(segment) for segment in self.held],
+            "apart": [[_segment_to_json(segment), fate] for segment, fate in self._apart],
+            "first": self.first.to_json(),
+            "last": self.last.to_json(),
+            "client": self.client.to_json(),
+            "server": self.server.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, options: TcpOptions, state: dict[str, Any]) -> Connection:
+        """The connection that `to_json` wrote."""
+        connection = cls(
+            bytes.fromhex(state["connection_id"]),
+            state["opened"],
+            Place.from_json(state["first"]),
+            Place.from_json(state["last"]),
+            Side.from_json(Direction.CLIENT, options, state["client"]),
+            Side.from_json(Direction.SERVER, options, state["server"]),
+            state["closed"],
+            state["ordinal"],
+            state["reset"] and Reset.from_json(state["reset"]),
+            [_segment_from_json(segment) for segment in state["held"]],
+            [Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
+        )
+        connection.has_syn = state["has_syn"]
+        connection.judge_regular()
+        return connection
+
+
+def _segment_to_json(segment: TcpSegment) -> list[Any]:
+    place, *header, payload, payload_bytes = segment
+    return [place.to_json(), *header, b64encode(payload).decode(), payload_bytes]
+
+
+def _segment_from_json(state: list[Any]) -> TcpSegment:
+    place, direction, sequence, acknowledgment, flags, window, payload, size = state
+    header = (sequence, acknowledgment, flags, window)
+    return TcpSegment(Place.from_json(place), Direction(direction), *header, b64decode(payload), size)
+
+
+def connection_id(
+    source: str, client: Endpoint, server: Endpoint, sequence: int, arrived_at_ns: int, ordinal: int = 0
+) -> bytes:
+    """16 bytes that name a connection.
+
+    `sequence` is the client's initial sequence number, or the first that was seen; the time is the first packet's.
+    `ordinal` tells connections of the same ports apart that began at one moment, as a coarse clock has it.
+    """
+    name = source.encode()
+    digest = hashlib.sha256(struct.pack(">I", len(name)) + name)
+    for endpoint in (client, server):
+        digest.update(struct.pack(">B", len(endpoint.packed)) + endpoint.packed + struct.pack(">H", endpoint.port))
+    digest.update(struct.pack(">Iq", sequence & SEQUENCE_MASK, arrived_at_ns))
+    if ordinal:
+        digest.update(struct.pack(">Q", ordinal))
+    return digest.digest()[:16]

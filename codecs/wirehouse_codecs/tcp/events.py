@@ -1,0 +1,89 @@
+"""What goes into reassembly and what comes out: segments, and the events of a connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
+
+if TYPE_CHECKING:
+    from wirehouse_codecs.tcp.connection import Connection
+
+#: Flags that say what a segment is.
+CONTROL: Final = SYN | FIN | RST | ACK
+
+Opening = Literal["syn", "syn_ack", "middle"]
+
+Ending = Literal["fin", "reset", "idle", "reuse"]
+
+
+class TcpSegment(NamedTuple):
+    """A segment as reassembly takes it."""
+
+    place: Place
+    direction: Direction
+    sequence: int
+    acknowledgment: int
+    flags: int
+    #: As sent, before scaling.
+    window: int
+    #: What was captured.
+    payload: bytes
+    #: Bytes that were sent; more than in `payload` if the snap length cut it.
+    payload_bytes: int
+
+
+class Opened(NamedTuple):
+    """A connection began, or the capture of it."""
+
+    connection: Connection
+
+
+class Data(NamedTuple):
+    """The next bytes of a direction."""
+
+    direction: Direction
+    byte_start: int
+    data: bytes
+    #: Of the segment that completed them, like all places of events.
+    place: Place
+
+
+class Hole(NamedTuple):
+    """Bytes that are not in the capture; those behind them come next."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+    place: Place
+
+
+class OverlapDiffers(NamedTuple):
+    """Bytes that a segment carried again with other content: from the first to the last that differs."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+    place: Place
+
+
+class ResetIgnored(NamedTuple):
+    """A RST of `direction` that closed nothing: the connection went on."""
+
+    direction: Direction
+    place: Place
+
+
+class Closed(NamedTuple):
+    """No more events come of the connection."""
+
+    place: Place
+    how: Ending
+    #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
+    #: connection did, or both sides did before they heard of each other.
+    side: Direction | None = None
+
+
+Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed

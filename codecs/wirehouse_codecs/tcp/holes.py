@@ -1,0 +1,126 @@
+"""Gaps become holes: bytes that nobody waits for any more are passed over."""
+
+from __future__ import annotations
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.events import Event, Hole
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
+from wirehouse_codecs.tcp.waiting import Waiting
+
+
+class Holes(Waiting):
+    """When a gap of a side is given up, and when its bytes no longer wait for the other side."""
+
+    __slots__ = ()
+
+    def pass_uncaptured(self, place: Place) -> list[Event]:
+        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
+        if not self.lacks(self._acknowledged):
+            return []
+        self._reach = max(self._reach, self._acknowledged)
+        return self.tell_holes(place)
+
+    def settle_opening(self, place: Place) -> list[Event]:
+        """The stream begins with the first bytes that are here, once the other side has all that were sent before."""
+        if not self._opening or not self._waiting:
+            return []
+        before = self._sent_before(self._waiting[0].start)
+        if self._acknowledged < before:
+            return []
+        self._leave_out(before)
+        events = self._release(place)
+        self._time_gap(place)
+        return events
+
+    def tell_due_holes(self, place: Place) -> list[Event]:
+        """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
+        events: list[Event] = []
+        options = self.options
+        while (
+            self._gap_since_ns is not None
+            and not self.answers_wait
+            and (
+                self._holds_too_much
+                or (not self._is_wanted and place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns)
+            )
+        ):
+            events += self._tell_hole(place, self._gap_end, known=True)
+        return events
+
+    def answers_are_due(self, place: Place) -> bool:
+        """The next bytes have waited long for the other side, or too much waits behind them."""
+        waited_ns = place.arrived_at_ns - self._waiting[0].arrived_at_ns
+        return waited_ns >= self.options.hole_wait_ns or self._holds_too_much
+
+    def tell_answers(self, theirs: Holes, place: Place) -> list[Event]:
+        """Deliver the next bytes if they need not wait for the other side any more."""
+        if not self.answers_wait or theirs.lacks(theirs.needed(self._limits.at(self.next_byte))):
+            return []
+        return self._release_answers(place)
+
+    def give_up(self, theirs: Holes, place: Place, *, ending: bool) -> list[Event]:
+        """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
+        needs = self._limits.at(self.next_byte)
+        end = theirs.needed(needs)
+        if theirs.fin is not None:
+            end = min(end, theirs.fin)
+        seen = end <= theirs._reach
+        events: list[Event] = []
+        # At the end what was acknowledged is missing in any case.
+        is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
+        if seen or (end <= theirs._acknowledged and is_believed):
+            # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
+            end -= ending and not seen and end == theirs._acknowledged
+            while theirs.next_byte < end and not theirs.answers_wait:
+                events += theirs._tell_hole(place, end, known=not ending)
+        return events + self._release_answers(place)
+
+    def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
+        """Both sides wait for each other: deliver the next bytes of that whose arrived later."""
+        later = max(self, theirs, key=_waits_since_ns)
+        return later._release_answers(place)
+
+    def tell_next_hole(self, place: Place) -> list[Event]:
+        """Give up the gap at the next byte, if there is one."""
+        return self._tell_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
+
+    def tell_holes(self, place: Place) -> list[Event]:
+        """Give up all gaps."""
+        events: list[Event] = []
+        while self._reach > self.next_byte:
+            events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
+        return events
+
+    @property
+    def _is_wanted(self) -> bool:
+        """The receiver has acknowledged no more than the bytes before the gap."""
+        return self._wanted == self.next_byte >= self._acknowledged
+
+    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
+        """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
+
+        Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
+        """
+        start, until = self.next_byte, end
+        end = self._waiting[0].start if self._waiting else max(self._reach, end)
+        if known and start < until:
+            end = min(end, until)
+        if self._opening:
+            before = self._sent_before(end)
+            self._leave_out(before)
+            if before == end:
+                events: list[Event] = self._release(place)
+                self._time_gap(place)
+                return events
+            end -= before
+        self.next_byte = end
+        self.expected = (self.expected + end - start) & SEQUENCE_MASK
+        self.missing_bytes += end - start
+        self._recent, self._recent_bytes = [], 0
+        events = [Hole(self.direction, start, end, place), *self._release(place)]
+        self._time_gap(place)
+        return events
+
+
+def _waits_since_ns(side: Waiting) -> int:
+    return side._waiting[0].arrived_at_ns

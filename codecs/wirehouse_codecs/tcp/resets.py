@@ -1,0 +1,90 @@
+"""RSTs: which of them close a connection, which wait, and what shows that one is forged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import Event, ResetIgnored, TcpSegment
+from wirehouse_codecs.tcp.ignored import Why
+from wirehouse_codecs.tcp.packets import ACK, RST, SYN
+from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN, WINDOW_BYTES, distance
+
+if TYPE_CHECKING:
+    from wirehouse_codecs.tcp.connection import Connection
+
+
+class Reset(NamedTuple):
+    """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
+
+    direction: Direction
+    place: Place
+    #: Its own, if it has one.
+    acknowledgment: int | None
+    #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
+    sent: int
+    #: Likewise after all of its alleged sender, or where the RST stands if that is further.
+    own: int
+    acknowledged: int = UNKNOWN
+
+    def to_json(self) -> list[Any]:
+        return [self.direction, self.place.to_json(), *self[2:]]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> Reset:
+        direction, place, *numbers = state
+        return cls(Direction(direction), Place.from_json(place), *numbers)
+
+
+def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> bool:
+    """Take a RST; whether it closes the connection.
+
+    What it carries is no part of the stream (RFC 9293 section 3.5.3).
+    """
+    ours, theirs = connection.sides(segment.direction)
+    ours.ignored_bytes += len(segment.payload)
+    ours.ignore(Why.RESET, len(segment.payload), segment.place)
+    acknowledgment = segment.acknowledgment if segment.flags & ACK else None
+    own = end = connection.sent_by(ours)
+    if own != UNKNOWN and 0 < distance(segment.sequence, own) < WINDOW_BYTES:
+        own = segment.sequence
+    reset = Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
+    is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
+    is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
+    if ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal:
+        connection.reset = reset
+        return True
+    if not was_captured:
+        ours.unproven, ours.packets = ours.packets, 0
+    connection.reset = connection.reset or reset
+    return False
+
+
+def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
+    """What `segment` says of a RST that waits.
+
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. If its alleged sender was
+    not captured, a connection that still goes on after the wait wasn't reset.
+    """
+    place, flags = segment.place, segment.flags
+    if flags & (SYN | RST):
+        return []
+    ours, theirs = connection.sides(reset.direction)
+    acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
+    goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
+    if flags & ACK and not goes_on and (theirs if is_sender else ours).is_credible(acknowledgment):
+        known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != UNKNOWN]
+        # Who asked to open the connection acknowledges nothing before it is open.
+        is_open = not known and not is_sender and connection.opened == "syn"
+        goes_on = is_open or any(distance(acknowledgment, one) > 0 for one in known)
+        if is_sender and reset.acknowledged == UNKNOWN:
+            connection.reset = reset._replace(acknowledged=acknowledgment)
+        elif not is_sender and reset.own == UNKNOWN:
+            connection.reset = reset._replace(own=acknowledgment)
+    if not goes_on:
+        return []
+    connection.reset = None
+    ours.strays += 1
+    return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]

@@ -1,0 +1,230 @@
+"""One side of a connection: what it sent is taken, ignored or kept for later, and its state is JSON."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.apart import Apart, Fate
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import Event, OverlapDiffers, TcpSegment
+from wirehouse_codecs.tcp.holes import Holes
+from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.pieces import Limits, Needs, Piece
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
+
+
+class Side(Holes):
+    """What one side of a connection sent: the counters of a table row, and the reassembly of its stream."""
+
+    __slots__ = ()
+
+    def take(
+        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: Needs | None, received: int
+    ) -> list[Event]:
+        """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
+
+        If `needs` is None, the bytes wait for what those before them wait for. `received` is as in a piece.
+        """
+        events: list[Event] = []
+        if not self.is_credible(sequence):
+            if sequence != self._stray or self.fin is not None:
+                self._ignore_stray(sequence, payload, size + fin, place)
+                return []
+            self._reach = self.next_byte + ((sequence - self.expected) & SEQUENCE_MASK)
+            events += self.tell_holes(place)
+        start = self.next_byte + distance(sequence, self.expected)
+        end = start + size
+        if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self.next_byte):
+            self.ignored_bytes += len(payload)
+            return events
+        if fin and self.fin is None and end >= self.next_byte:
+            self._end_at(end, place)
+        if self.fin is not None and end > self.fin:
+            kept = payload[: max(self.fin - start, 0)]
+            self.ignored_bytes += len(payload) - len(kept)
+            self.ignore(Why.AFTER, len(payload) - len(kept), place)
+            payload = kept
+            end = self.fin
+        differ: list[OverlapDiffers] = []
+        if start < self.next_byte:
+            seen = self.next_byte - start
+            differ += self._repeated(start, payload[:seen], place)
+            start, payload = self.next_byte, payload[seen:]
+        if payload:
+            # What fills a gap was probably sent before, and then its sender knew less.
+            differ += self._hold(start, payload, place, needs, received if start >= self._reach else UNKNOWN)
+        if differ:
+            self.overlaps_differ += 1
+            events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
+        self._reach = max(self._reach, end)
+        before = self.next_byte
+        events += self._release(place)
+        if self._reach <= self.next_byte:
+            self._gap_since_ns = None
+        elif self._gap_since_ns is None or self.next_byte > before:
+            self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
+        return events
+
+    def _end_at(self, fin: int, place: Place) -> None:
+        """Note the FIN; what waits behind it is ignored."""
+        self.fin = fin
+        self._reach, self._gap_end = min(self._reach, fin), min(self._gap_end, fin)
+        while self._waiting and self._waiting[-1].end > fin:
+            piece = self._waiting.pop()
+            data = piece.data[: max(fin - piece.start, 0)]
+            self.ignored_bytes += len(piece.data) - len(data)
+            self.ignore(Why.AFTER, len(piece.data) - len(data), place)
+            self._waiting_bytes -= len(piece.data) - len(data)
+            if data:
+                self._waiting.append(piece._replace(end=fin, data=data))
+        self._limits = Limits.of(self._waiting)
+
+    def _repeated(self, start: int, data: bytes, place: Place) -> list[OverlapDiffers]:
+        """Bytes from before `next_byte`."""
+        ignored = min(max(-start, 0), len(data))
+        self.ignored_bytes += ignored
+        self.ignore(Why.BEFORE, ignored, place)
+        self.retransmitted_bytes += len(data) - ignored
+        kept = self._kept()
+        skipped = max(self.next_byte - len(kept) - start, 0)
+        data, start = data[skipped:], start + skipped
+        first = start - (self.next_byte - len(kept))
+        return self._compare(start, kept[first : first + len(data)], data, place)
+
+    def gives_away(self, apart: Apart, syn: TcpSegment) -> bool:
+        """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+        segment = apart.segment
+        is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
+        behind = distance(segment.sequence, syn.sequence)
+        if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
+            return False
+        if apart.fate is not Fate.WAITS:
+            self.strays -= apart.fate is Fate.STRAY
+            self.ignored_bytes -= len(segment.payload)
+            return True
+        if not self.is_credible(segment.sequence):
+            # It was delivered.
+            return False
+        start = self.next_byte + distance(segment.sequence, self.expected)
+        inside = [
+            piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
+        ]
+        if sum(len(piece.data) for piece in inside) < len(segment.payload):
+            return False
+        self._waiting = [piece for piece in self._waiting if piece not in inside]
+        self._limits = Limits.of(self._waiting)
+        self._waiting_bytes -= len(segment.payload)
+        self._reach = max([self.next_byte, *(piece.end for piece in self._waiting)])
+        self._time_gap(syn.place)
+        return True
+
+    def finish(self, place: Place) -> list[Event]:
+        """No more bytes are taken: give up all gaps, and what was only acknowledged."""
+        if self.fin is None:
+            self._reach = max(self._reach, self._acknowledged - 1)
+        events = self.tell_holes(place)
+        self._recent, self._recent_bytes = [], 0
+        return events
+
+    # Ignored bytes
+
+    def ignore(self, why: Why, size: int, place: Place) -> None:
+        """Note that bytes are ignored, unless bytes of this reason were reported."""
+        if size and not self._reported & REASONS[why]:
+            known = self.unreported.get(why, Ignored(self.direction, why, 0, place))
+            self.unreported[why] = known._replace(size=known.size + size)
+
+    def take_ignored(self) -> list[Ignored]:
+        """What is ignored for reasons that were not reported before."""
+        ignored = [self.unreported[why] for why in Why if why in self.unreported]
+        self._reported |= sum(REASONS[why] for why in self.unreported)
+        self.unreported = {}
+        return ignored
+
+    def ignore_late(self, sequence: int, payload: bytes) -> bool:
+        """The connection has ended; of `payload` nothing is taken any more. Some of its bytes were not seen before."""
+        self.ignored_bytes += len(payload)
+        at = self.position(sequence)
+        end = self.next_byte if self.fin is None else self.fin
+        return at is None or at < 0 or at + len(payload) > end
+
+    def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
+        self.strays += 1
+        self.last_stray = place
+        if size and self._is_untouched and self._other == UNKNOWN:
+            # The SYN that counts may be one that wasn't captured.
+            self._other, self._other_assumed = sequence, True
+        self.ignored_bytes += len(payload)
+        if size:
+            self._stray = (sequence + size) & SEQUENCE_MASK
+
+    # Carried state
+
+    def to_json(self) -> dict[str, Any]:
+        """The side as carried state writes it. Equal sides give equal texts."""
+        self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
+        self._confirmed = max(self._confirmed, self.next_byte)
+        if self._gap_since_ns is None:
+            self._gap_end = 0
+        waiting = [
+            [piece.start, piece.arrived_at_ns, *piece.needs, piece.received, b64encode(piece.data).decode()]
+            for piece in self._waiting
+        ]
+        recent = b64encode(self._kept()).decode()
+        numbers = [getattr(self, name) for name in _NUMBERS]
+        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self.unreported.items())]
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._receipts}
+
+    @classmethod
+    def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
+        """The side that `to_json` wrote."""
+        side = cls(direction, options)
+        for name, value in zip(_NUMBERS, state["numbers"], strict=True):
+            setattr(side, name, value)
+        side._receipts = [(start, received) for start, received in state["heard"]]
+        for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
+            data = b64decode(text)
+            needs = Needs(acknowledgment, seen_bytes)
+            side._waiting.append(Piece(start, start + len(data), data, arrived_at_ns, needs, received))
+            side._waiting_bytes += len(data)
+        side._limits = Limits.of(side._waiting)
+        for name, size, place in state["ignored"]:
+            side.ignore(Why[name], size, Place.from_json(place))
+        side._recent = [b64decode(state["recent"])]
+        side._recent_bytes = len(side._recent[0])
+        return side
+
+
+_NUMBERS: Final = (
+    "packets",
+    "missing_bytes",
+    "retransmitted_bytes",
+    "ignored_bytes",
+    "strays",
+    "out_of_order",
+    "zero_windows",
+    "overlaps_differ",
+    "next_byte",
+    "expected",
+    "initial",
+    "_reach",
+    "_acknowledged",
+    "_claimed",
+    "_confirmed",
+    "fin",
+    "fin_acknowledges",
+    "_stray",
+    "_other",
+    "_other_assumed",
+    "_wanted",
+    "assumed",
+    "_opening",
+    "_sent_from",
+    "unproven",
+    "_reported",
+    "_gap_since_ns",
+    "_gap_end",
+)

@@ -1,0 +1,153 @@
+"""What is known of one side of a connection: its counters, and where its stream stands.
+
+`numbering`, `waiting` and `holes` say how it changes, and `side` has all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.ignored import Ignored, Why
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.pieces import Limits, Piece
+from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN
+
+if TYPE_CHECKING:
+    from wirehouse_codecs.tcp.side import Side
+
+
+@dataclass(slots=True)
+class SideState:
+    """The counters of a table row, and what reassembly keeps.
+
+    Of captured payload each byte is delivered, retransmitted, ignored or waiting.
+    """
+
+    direction: Direction
+    options: TcpOptions = field(repr=False)
+    packets: int = 0
+    #: Bytes of holes.
+    missing_bytes: int = 0
+    #: Bytes of payload that had been seen, or passed over as a hole, before.
+    retransmitted_bytes: int = 0
+    #: Captured bytes that are no part of the stream: of strays and keep-alives, before its first byte, after its end.
+    ignored_bytes: int = 0
+    #: Segments with sequence numbers that are not credible.
+    strays: int = 0
+    #: Segments with new bytes from before the furthest that had been seen.
+    out_of_order: int = 0
+    zero_windows: int = 0
+    #: Events OverlapDiffers.
+    overlaps_differ: int = 0
+    #: Position in the stream of the first byte that was neither delivered nor passed over.
+    next_byte: int = 0
+    #: The sequence number of that byte; -1 while none is numbered.
+    expected: int = UNKNOWN
+    #: The sequence number before the first byte.
+    initial: int = UNKNOWN
+    #: How far bytes are known to have been sent; below `next_byte` if no further.
+    _reach: int = 0
+    #: How far they were acknowledged, if that is further than what was seen; and the last acknowledgment that was too
+    #: far to be believed alone.
+    _acknowledged: int = 0
+    _claimed: int = 0
+    #: How far two segments acknowledged them.
+    _confirmed: int = 0
+    #: Where the FIN stands, and what it acknowledges.
+    fin: int | None = None
+    fin_acknowledges: int = UNKNOWN
+    #: The last stray, and the sequence number after it.
+    last_stray: Place | None = field(default=None, repr=False)
+    _stray: int = UNKNOWN
+    #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
+    #: so, only an acknowledgment or the first bytes.
+    _other: int = UNKNOWN
+    _other_assumed: bool = False
+    #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
+    _wanted: int = UNKNOWN
+    #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
+    assumed: bool = False
+    #: It begins with a gap in which bytes may still come that were sent before the capture began.
+    _opening: bool = False
+    #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
+    _sent_from: int = UNKNOWN
+    #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
+    unproven: int = 0
+    #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
+    unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
+    _reported: int = 0
+    #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
+    _gap_since_ns: int | None = None
+    _gap_end: int = 0
+    #: Behind a gap, or for bytes of the other side; in order, without overlaps.
+    _waiting: list[Piece] = field(default_factory=list, repr=False)
+    _waiting_bytes: int = 0
+    #: What these pieces wait for.
+    _limits: Limits = field(default_factory=Limits, repr=False)
+    #: The other side.
+    peer: Side = field(init=False, repr=False, compare=False)
+    #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
+    #: numbered anew.
+    _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
+    #: The acknowledgment that was looked at last for this.
+    noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
+    #: The last bytes that were delivered, without a hole up to `next_byte`.
+    _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
+    _recent_bytes: int = 0
+
+    @property
+    def delivered_bytes(self) -> int:
+        """Bytes of Data events."""
+        return self.next_byte - self.missing_bytes
+
+    @property
+    def is_guessed(self) -> bool:
+        """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
+        return not self.packets or self.assumed or self.expected == UNKNOWN
+
+    @property
+    def answers_wait(self) -> bool:
+        """The next bytes are there, and wait for bytes of the other side."""
+        return bool(self._waiting) and self._waiting[0].start == self.next_byte
+
+    @property
+    def is_finished(self) -> bool:
+        """Its FIN was reached, or acknowledged: the other side has all bytes before it."""
+        return self.ended or (self.fin is not None and self._acknowledged > self.fin)
+
+    @property
+    def ended(self) -> bool:
+        """Its FIN was reached."""
+        return self.fin == self.next_byte
+
+    @property
+    def regular(self) -> bool:
+        """There is a numbering, and only one; there is no gap and no end."""
+        is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN
+        return is_numbered and self._gap_since_ns is None and self.fin is None
+
+    @property
+    def incomplete(self) -> bool:
+        """Bytes are known to have been sent that were neither delivered nor passed over."""
+        return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
+
+    def lacks(self, end: int) -> bool:
+        """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
+        if self.fin is not None:
+            end = min(end, self.fin)
+        elif end == max(self._reach, self.next_byte) + 1:
+            end -= 1
+        return self.next_byte < end
+
+    @property
+    def _is_untouched(self) -> bool:
+        """No byte and no end of it was seen or passed over."""
+        return not self.next_byte and self._reach <= 0 and not self._waiting and self.fin is None
+
+    @property
+    def _seen_bytes(self) -> int:
+        """Bytes that were delivered or wait."""
+        return self.delivered_bytes + self._waiting_bytes

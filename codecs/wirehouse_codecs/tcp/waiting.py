@@ -1,0 +1,153 @@
+"""Bytes in order: those that wait are held until their turn, delivered, and compared with copies."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.events import Data, Event, OverlapDiffers
+from wirehouse_codecs.tcp.numbering import Numbering
+from wirehouse_codecs.tcp.pieces import Needs, Piece
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN
+
+
+class Waiting(Numbering):
+    """What waits of a side, and how it is delivered."""
+
+    __slots__ = ()
+
+    # Delivery
+
+    def deliver(self, data: bytes, place: Place) -> Data:
+        """The next bytes of the stream."""
+        start = self.next_byte
+        size = len(data)
+        self.assumed = self._opening = False
+        self.next_byte = start + size
+        self.expected = (self.expected + size) & SEQUENCE_MASK
+        self._recent.append(data)
+        self._recent_bytes += size
+        if self._recent_bytes > 2 * self.options.compared_bytes:
+            self._kept()
+        return Data(self.direction, start, data, place)
+
+    def deliver_stretch(self, data: memoryview) -> None:
+        """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
+        size = len(data)
+        self.assumed = self._opening = False
+        self.next_byte += size
+        self.expected = (self.expected + size) & SEQUENCE_MASK
+        self._recent.append(data)
+        self._recent_bytes += size
+        least, enough = 0, self.options.compared_bytes
+        while least < len(self._recent) - 1 and self._recent_bytes - len(self._recent[least]) >= enough:
+            self._recent_bytes -= len(self._recent[least])
+            least += 1
+        del self._recent[:least]
+
+    def keep_bytes(self) -> None:
+        """What is kept of stretches no longer needs them."""
+        if any(isinstance(piece, memoryview) for piece in self._recent):
+            self._kept()
+
+    def _release(self, place: Place) -> list[Event]:
+        """Deliver what waits no longer."""
+        events: list[Event] = []
+        peer = self.peer
+        for piece in self._waiting:
+            if piece.start != self.next_byte:
+                break
+            if piece.needs.acknowledgment != UNKNOWN and peer.lacks(peer.needed(self._limits.at(piece.start))):
+                break
+            events.append(self._deliver_piece(piece, place))
+        del self._waiting[: len(events)]
+        return events
+
+    def _deliver_piece(self, piece: Piece, place: Place) -> Data:
+        if piece.received != UNKNOWN:
+            self.note_received(piece.start, max(self.peer.received(piece.needs.acknowledgment), piece.received))
+        self._waiting_bytes -= len(piece.data)
+        return self.deliver(piece.data, place)
+
+    def _release_answers(self, place: Place) -> list[Event]:
+        """Deliver the next bytes, although they waited for the other side."""
+        first = self._deliver_piece(self._waiting.pop(0), place)
+        events = [first, *self._release(place)]
+        self._time_gap(place)
+        return events
+
+    def _time_gap(self, place: Place) -> None:
+        """What was before the next gap is told; the gap is known since the bytes between them arrived."""
+        if self._waiting:
+            self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
+        else:
+            self._gap_end = self._reach
+            self._gap_since_ns = place.arrived_at_ns if self._reach > self.next_byte else None
+
+    # Those that wait
+
+    def _hold(self, start: int, data: bytes, place: Place, needs: Needs | None, received: int) -> list[OverlapDiffers]:
+        """Put bytes among those that wait; where some do already, these count."""
+        end = start + len(data)
+        first = bisect_right(self._waiting, start, key=_piece_end)
+        last = bisect_left(self._waiting, end, key=_piece_start)
+        events: list[OverlapDiffers] = []
+        known = self._waiting[first:last]
+        if needs is None:
+            needs = self._waiting[first - 1].needs if first else Needs()
+        fresh: list[Piece] = []
+        at = start
+        for piece in known:
+            low, high = max(start, piece.start), min(end, piece.end)
+            events += self._compare(
+                low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
+            )
+            if at < low:
+                fresh.append(Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, received))
+            at = high
+        if at < end:
+            fresh.append(Piece(at, end, data[at - start :], place.arrived_at_ns, needs, received))
+        size = sum(len(piece.data) for piece in fresh)
+        self.retransmitted_bytes += len(data) - size
+        if not fresh:
+            return events
+        if start < self._reach:
+            self.out_of_order += 1
+        pieces = sorted(known + fresh)
+        self._waiting[first:last] = pieces
+        self._waiting_bytes += size
+        for piece in fresh:
+            self._limits.add(piece.start, needs)
+        return events
+
+    @property
+    def _holds_too_much(self) -> bool:
+        options = self.options
+        return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
+
+    # Copies
+
+    def _kept(self) -> bytes:
+        """The delivered bytes that are compared; earlier ones are forgotten."""
+        joined = b"".join(self._recent)
+        kept = joined[max(len(joined) - self.options.compared_bytes, 0) :]
+        self._recent, self._recent_bytes = [kept], len(kept)
+        return kept
+
+    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[OverlapDiffers]:
+        """What differs between two texts of the same bytes."""
+        if earlier == later:
+            return []
+        bits = int.from_bytes(earlier, "big") ^ int.from_bytes(later, "big")
+        end = start + len(later)
+        first = end - (bits.bit_length() + 7) // 8
+        last = end - ((bits & -bits).bit_length() - 1) // 8
+        return [OverlapDiffers(self.direction, first, last, place)]
+
+
+def _piece_start(piece: Piece) -> int:
+    return piece.start
+
+
+def _piece_end(piece: Piece) -> int:
+    return piece.end
