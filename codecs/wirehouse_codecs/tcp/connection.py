@@ -117,7 +117,7 @@ class Connection:
             self._ignore(segment, fate)
             return
         self._apart.append(Apart(segment, fate))
-        many, size = len(self._apart), sum(len(one.segment.payload) for one in self._apart)
+        many, size = len(self._apart), sum([len(one.segment.payload) for one in self._apart])
         while many > EARLY_SEGMENTS or size > EARLY_BYTES:
             many, size = many - 1, size - len(self._apart[0].segment.payload)
             self._keep_first()

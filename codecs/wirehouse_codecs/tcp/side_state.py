@@ -130,6 +130,11 @@ class SideState:
         return is_numbered and self._gap_since_ns is None and self.fin is None
 
     @property
+    def is_in_order(self) -> bool:
+        """No bytes wait, and there is no gap."""
+        return not self._waiting and self._gap_since_ns is None
+
+    @property
     def incomplete(self) -> bool:
         """Bytes are known to have been sent that were neither delivered nor passed over."""
         return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
