@@ -177,6 +177,11 @@ class Numbering(SideState):
         """`sequence` is near what is expected, or nothing is known to be."""
         return self.expected == UNKNOWN or self.assumed or self.is_near(sequence)
 
+    def may_be_credible(self, sequence: int) -> bool:
+        """`sequence` is credible by one of the numberings that its bytes may have."""
+        is_by_other = self._other != UNKNOWN and abs(distance(sequence, self._other)) < WINDOW_BYTES
+        return is_by_other or self.is_credible(sequence)
+
     def is_near(self, sequence: int) -> bool:
         """`sequence` is near what is expected."""
         return abs(distance(sequence, self.expected)) < WINDOW_BYTES

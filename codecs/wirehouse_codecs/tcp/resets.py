@@ -74,11 +74,11 @@ def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> li
     ours, theirs = connection.sides(reset.direction)
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
     goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
-    if flags & ACK and not goes_on and (theirs if is_sender else ours).is_credible(acknowledgment):
+    if flags & ACK and not goes_on and (theirs if is_sender else ours).may_be_credible(acknowledgment):
         known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != UNKNOWN]
         # Who asked to open the connection acknowledges nothing before it is open.
         is_open = not known and not is_sender and connection.opened == "syn"
-        goes_on = is_open or any(distance(acknowledgment, one) > 0 for one in known)
+        goes_on = is_open or any(0 < distance(acknowledgment, one) < WINDOW_BYTES for one in known)
         if is_sender and reset.acknowledged == UNKNOWN:
             connection.reset = reset._replace(acknowledged=acknowledgment)
         elif not is_sender and reset.own == UNKNOWN:

@@ -1203,6 +1203,18 @@ def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None
     assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
 
 
+def test_who_takes_the_second_answer_to_its_syn_did_not_reset_the_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert talk.send(C, 2**27, flags=RST) == []
+    assert talk.send(S, -(2**26), flags=SYN | ACK) == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert talk.send(C, 0) == []
+    assert plain(talk.send(S, 0, b"one")) == [("server", 0, b"one")]
+    assert plain(talk.send(C, 0, acknowledgment=3)) == ["reset of client ignored"]
+    assert plain(talk.wait(15 * SECOND).send(S, 3, b"two")) == [("server", 3, b"two")]
+
+
 def test_a_hole_that_is_due_leaves_what_is_missing_only_now() -> None:
     talk = Dialogue().open()
     assert talk.send(S, 0, b"answer", acknowledgment=63) == []
