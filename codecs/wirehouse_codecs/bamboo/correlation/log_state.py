@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -128,6 +128,12 @@ class Changes(NamedTuple):
     led: dict[bytes, LogOf]
     #: Of all that changed.
     digest: str
+
+
+def follows_bad(entry: Mapping[str, Any], bad: Container[bytes | None]) -> bool:
+    """A link that was not sent is that of an entry in `bad`: what its sender means by it isn't known."""
+    omitted = entry["omitted"] or ()
+    return any(name in omitted and entry[name] in bad for name in ("lipmaalink", "backlink"))
 
 
 def without_links(row: Mapping[str, Any], sent_id: bytes) -> dict[str, Any]:
