@@ -15,7 +15,7 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
-from wirehouse_pipelines.bamboo import verification
+from wirehouse_pipelines.bamboo import payloads, verification
 from wirehouse_pipelines.bamboo.verification import few
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs.connections import heard_once
@@ -200,7 +200,11 @@ def _found(run: _Run) -> DataFrame:
         "message",
     )
     found = shown.unionByName(run.invalid_data, allowMissingColumns=True)
-    return found.unionByName(run.followed, allowMissingColumns=True).withColumn("protocol", F.lit("bamboo"))
+    found = found.unionByName(run.followed, allowMissingColumns=True)
+    replayed = payloads.found(run.work, run.verified, run.of_kind)
+    if replayed is not None:
+        found = found.unionByName(replayed, allowMissingColumns=True)
+    return found.withColumn("protocol", F.lit("bamboo"))
 
 
 def _state(run: _Run) -> DataFrame:
