@@ -29,9 +29,11 @@ from wirehouse_codecs.bamboo.correlation.log_state import (
     ENTRIES,
     NO_ENTRIES,
     PLACE,
+    PROVED,
     Changes,
     ForkRow,
     KnownLog,
+    Proved,
     Settled,
     follows_bad,
     needed,
@@ -78,6 +80,11 @@ _FORK_COLUMNS: Final = (
     ("proof", pa.string()),
     ("first_hash", pa.binary()),
     ("second_hash", pa.binary()),
+    *(
+        (f"{branch}_{name}", kind)
+        for branch in ("first", "second")
+        for name, kind in (("length", UINT), ("head", pa.binary()), ("served_by", pa.list_(pa.string())))
+    ),
     ("first_data", pa.binary()),
     ("second_data", pa.binary()),
 )
@@ -98,7 +105,7 @@ MOVED: Final = pa.schema(
     [
         *_WHOSE,
         *ENTRIES,
-        *_FORK_COLUMNS[:4],
+        *_FORK_COLUMNS[: 1 + PROVED],
         ("length", UINT),
         ("sender", pa.string()),
         ("sent_id", pa.binary()),
@@ -644,9 +651,11 @@ def _standing(rows: pa.RecordBatch) -> Settled | None:
     return Settled(int(told[0].pop("length")), told[0]) if told else None
 
 
-def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
-    known = rows.select([name for name, _ in _FORK_COLUMNS[:4]]).to_pylist()
-    return {int(row["position"]): (row["proof"], row["first_hash"], row["second_hash"]) for row in known}
+def _forks(rows: pa.RecordBatch) -> dict[int, Proved]:
+    known = rows.select([name for name, _ in _FORK_COLUMNS[: 1 + PROVED]]).to_pylist()
+    counted = ("position", "first_length", "second_length")
+    proved = [[int(row[name]) if name in counted else row[name] for name in row] for row in known]
+    return {one[0]: tuple(one[1:]) for one in proved}
 
 
 def _others(changes: Changes, new: pa.RecordBatch, place: tuple[str, str, str]) -> pa.RecordBatch:
