@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -56,6 +57,10 @@ class Truth:
     subscriptions: list[Subscription] = field(default_factory=list)
     #: Blocks that were acknowledged.
     acknowledged: set[int] = field(default_factory=set)
+
+
+def _resend(number: int, call: Call) -> None:
+    call.resend(number)
 
 
 class _Node:
@@ -157,7 +162,7 @@ class _Node:
                 self.coming[number] = [others[0]]
                 others[0].owed.discard(number)
                 others[0].resends.add(number)
-                others[0].say(lambda call, number=number: call.resend(number), ("resend", number))
+                others[0].say(partial(_resend, number), ("resend", number))
                 if others[1:]:
                     self.skipped[number] = others[1:]
 
@@ -248,14 +253,12 @@ class _Publisher:
 
     def act(self) -> None:
         """React to what has arrived, and say the next thing."""
-        if self.call is None:
-            return
         # What is said now is captured a millisecond later.
         before = self.sim.net.now_ns + MS - self.round_trip_ns
-        while self.inbox and self.inbox[0][0] <= before:
+        while self.call is not None and self.inbox and self.inbox[0][0] <= before:
             self._hear(*self.inbox.pop(0)[1:])
-            if self.call is None:
-                return
+        if self.call is None:
+            return
         if not self.sim.over or self.parts:
             self._speak()
         elif self._may_leave():
@@ -486,8 +489,9 @@ class Simulation:
         heapq.heappush(self._events, (self.net.now_ns + round(ms * MS), next(self._order), what))
 
     def _run(self) -> None:
-        for one in (*self.publishers, *self.subscribers):
-            self.at(self.random.randrange(1000), one.connect)
+        connects = [one.connect for one in self.publishers] + [one.connect for one in self.subscribers]
+        for connect in connects:
+            self.at(self.random.randrange(1000), connect)
         self._left = self.random.randint(3, 14)
         self.at(self.interval_ms, self._produce)
         for _ in range(self.random.choice((0, 0, 1, 2))):

@@ -134,8 +134,8 @@ def made(number: int, profile: str, previous: bytes, middle: Iterable[tuple[int,
         # The mock signature of test networks shows that the root is right.
         root = _old_root(leaves, previous, state)
         closing = [held(9, put(1, number) + put(2, previous) + put(3, state) + put(4, _hash(root)))]
-    runs = (b"".join(held(1, item) for item in items) for items in (opening, between, closing))
-    return Block(number, *runs, root)
+    first, middle_items, last = (b"".join(held(1, item) for item in items) for items in (opening, between, closing))
+    return Block(number, first, middle_items, last, root)
 
 
 def _of(leaves: Iterable[bytes], kinds: Iterable[int]) -> list[bytes]:

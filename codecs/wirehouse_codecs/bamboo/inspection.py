@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, judge
 from wirehouse_codecs.bamboo.correlation.packet_entries import OWN, PacketEntries, takes
+from wirehouse_codecs.bamboo.correlation.payload_replay import Replays
 from wirehouse_codecs.bamboo.log.file_rows import row_of
 from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
+from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL, RULE
 from wirehouse_codecs.bamboo.wire import bymux
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
@@ -23,7 +24,7 @@ from wirehouse_codecs.bamboo.wire.messages import ChannelReader, decode_setup
 from wirehouse_codecs.logs import inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected
 from wirehouse_codecs.logs.rows import MESSAGE
-from wirehouse_codecs.logs.tcp_inspection import Row
+from wirehouse_codecs.logs.tcp_inspection import Row, violation
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 
@@ -67,7 +68,7 @@ def inspect(
     taken for the proactive sides. Entries are put together from what the capture holds; they come last.
     """
     options = options or BambooOptions()
-    entries = PacketEntries()
+    entries, replays = PacketEntries(), Replays()
     rows = tcp_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
@@ -76,10 +77,15 @@ def inspect(
                 yield _message(row)
             elif (told := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
                 yield told
+            replays.take(row)
             if takes(row):
                 signed.append(row)
         yield from entries.take(signed)
-    yield from entries.finish()
+    known = list(entries.finish())
+    for found in replays.finish(row for kind, row in known if kind == inspection.ENTRY):
+        rule = RULE[found.rule]
+        yield violation(rule.id, rule.severity.value, found.message, dict(found.row), OWN)
+    yield from known
 
 
 def _message(row: Row) -> Inspected:

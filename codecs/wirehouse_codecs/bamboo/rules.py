@@ -395,8 +395,11 @@ ENTRY_RULE: Final = by_name(ENTRY_RULES)
 
 #: Rules of entries by which a packet that shows one can't be read.
 SHOWN_RULES: Final = tuple(ENTRY_RULE[name] for name in ("bad_tag", "seq_zero", "bad_yamf_id", "bad_yamf_length"))
-#: Rules of the data channel that are also found once signatures are known.
-FOLLOWED_RULES: Final = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data")
+#: Rules of the data channel that are also found once signatures are known, and entries from elsewhere.
+FOLLOWED_RULES: Final = (
+    *("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data", "payload_overrun"),
+    "skip_size_untrue",
+)
 #: Violations after which the connection is to be dropped: all of bymux and both channels.
 ENDS: Final = frozenset(
     rule.name for rule in (*BYMUX_RULES, *CONTROL_RULES, *DATA_RULES) if rule.severity is Severity.VIOLATION

@@ -16,18 +16,23 @@ SESSIONS_PORT = 7070
 #: The morning of the day on which the sessions were captured, the first one of the lake: one window for all.
 START_MS = 1_699_956_000_000
 PEERS = SimulatorConfig(seed=7, connections=3, logs=2, entries=150, live_share=0.0, start_time_ms=START_MS)
-_KINDS = {"bamboo_sessions": ("sessions", "*.pcap"), "bamboo_files": ("logs", "*.jsonl")}
 
 
 def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
     """Write the captures below `inbox`, a folder a source."""
-    for name, (folder, pattern) in _KINDS.items():
-        say(name)
-        (inbox / name).mkdir(parents=True)
-        for path in sorted((VECTORS / folder).glob(pattern)):
-            shutil.copy(path, inbox / name)
-    yield Source("bamboo_sessions", "bamboo", "pcap", str(inbox / "bamboo_sessions"), ports=(SESSIONS_PORT,))
-    yield Source("bamboo_files", "bamboo", "entries", str(inbox / "bamboo_files"))
+    say("bamboo_sessions")
+    # All have the same addresses, and go on at the same moment: as captures of one source they would be one connection.
+    for path in sorted((VECTORS / "sessions").glob("*.pcap")):
+        folder = inbox / f"bamboo_{path.stem}"
+        folder.mkdir(parents=True)
+        shutil.copy(path, folder)
+        yield Source(folder.name, "bamboo", "pcap", str(folder), ports=(SESSIONS_PORT,))
+    files = inbox / "bamboo_files"
+    say(files.name)
+    files.mkdir(parents=True)
+    for path in sorted((VECTORS / "logs").glob("*.jsonl")):
+        shutil.copy(path, files)
+    yield Source(files.name, "bamboo", "entries", str(files))
     simulated = inbox / "bamboo_simulated"
     say(simulated.name)
     simulated.mkdir(parents=True)

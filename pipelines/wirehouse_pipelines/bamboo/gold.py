@@ -15,7 +15,7 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
-from wirehouse_pipelines.bamboo import verification
+from wirehouse_pipelines.bamboo import payloads, verification
 from wirehouse_pipelines.bamboo.verification import few
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs.connections import heard_once
@@ -23,7 +23,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "7"
+VERSION = "8"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
     verification.LOGS_TABLE,
@@ -63,8 +63,8 @@ class _Run:
 
     @cached_property
     def _any_bad(self) -> bool:
-        """Whether a signature is wrong."""
-        return verification.BAD in self.verified.kinds
+        """Whether a signature is wrong, or can't be checked."""
+        return not self.verified.kinds.isdisjoint((verification.BAD, verification.UNSURE))
 
     @cached_property
     def _sent(self) -> DataFrame:
@@ -77,9 +77,10 @@ class _Run:
 
     @cached_property
     def _bad(self) -> DataFrame:
-        """Metadata packets with a wrong signature, and the rule that it breaks."""
-        bad = self.verified.of(verification.BAD).withColumnRenamed("signature_rule", "piece_rule")
-        bad = bad.select(*_PACKET, "piece_rule")
+        """Metadata packets with a wrong signature, and the rule that it breaks; or with one that can't be checked."""
+        bad = self.verified.of(verification.BAD, verification.UNSURE)
+        unsure = F.col("told") == verification.UNSURE
+        bad = bad.select(*_PACKET, F.when(unsure, _UNSURE).otherwise(F.col("signature_rule")).alias("piece_rule"))
         return few(bad) if self._any_bad else bad
 
     @cached_property
@@ -101,7 +102,7 @@ class _Run:
     @cached_property
     def invalid_data(self) -> DataFrame:
         """Metadata whose signature is not right, sent by who must send valid data only."""
-        found = self._sent_bad.where("NOT greedy").drop("unsure")
+        found = self._sent_bad.where(f"NOT greedy AND piece_rule <> '{_UNSURE}'").drop("unsure")
         return found.withColumns(_finding(RULE["invalid_data_in_safe_mode"], F.col("piece_rule")))
 
     @cached_property
@@ -109,7 +110,7 @@ class _Run:
         """What came right after a piece, and should have been an apology, or should not."""
         piece = [*_SIDE, "byte_start"]
         right = self._sent.where("NOT unsure").join(self._bad, [*_PACKET], "left_anti").select(*piece)
-        bad = self._sent_bad.where("greedy").select(*piece, "piece_rule")
+        bad = self._sent_bad.where(f"greedy AND piece_rule <> '{_UNSURE}'").select(*piece, "piece_rule")
         if self.work.before:
             newest = Window.partitionBy(*_SIDE).orderBy(F.desc("window_start"))
             carried = self.work.read_state(verification.STATE_TABLE).where("connection_id IS NOT NULL")
@@ -199,7 +200,11 @@ def _found(run: _Run) -> DataFrame:
         "message",
     )
     found = shown.unionByName(run.invalid_data, allowMissingColumns=True)
-    return found.unionByName(run.followed, allowMissingColumns=True).withColumn("protocol", F.lit("bamboo"))
+    found = found.unionByName(run.followed, allowMissingColumns=True)
+    replayed = payloads.found(run.work, run.verified, run.of_kind)
+    if replayed is not None:
+        found = found.unionByName(replayed, allowMissingColumns=True)
+    return found.withColumn("protocol", F.lit("bamboo"))
 
 
 def _state(run: _Run) -> DataFrame:

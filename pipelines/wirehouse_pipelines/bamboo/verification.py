@@ -29,10 +29,13 @@ from wirehouse_codecs.bamboo.correlation.log_state import (
     ENTRIES,
     NO_ENTRIES,
     PLACE,
+    PROVED,
     Changes,
     ForkRow,
     KnownLog,
+    Proved,
     Settled,
+    follows_bad,
     needed,
     only,
     sent_id,
@@ -69,12 +72,19 @@ STATE_TABLE: Final = "gold.bamboo_state"
 #: What is told, a row each; entries are written, and a row tells of their file in ENTRIES_TABLE. Of a loose link
 #: `entry_hash` is what it names; one that leads elsewhere has author and log id of that entry.
 ENTRY, FORK, LOG, FOUND, BAD, STATE, FILE = "entry", "fork", "log", "found", "bad", "state", "file"
+#: Metadata whose links are those of entries with wrong signatures, so that its own signature can't be checked.
+UNSURE: Final = "unsure"
 LOOSE, ELSEWHERE = "loose", "elsewhere"
 _FORK_COLUMNS: Final = (
     ("position", UINT),
     ("proof", pa.string()),
     ("first_hash", pa.binary()),
     ("second_hash", pa.binary()),
+    *(
+        (f"{branch}_{name}", kind)
+        for branch in ("first", "second")
+        for name, kind in (("length", UINT), ("head", pa.binary()), ("served_by", pa.list_(pa.string())))
+    ),
     ("first_data", pa.binary()),
     ("second_data", pa.binary()),
 )
@@ -95,7 +105,7 @@ MOVED: Final = pa.schema(
     [
         *_WHOSE,
         *ENTRIES,
-        *_FORK_COLUMNS[:4],
+        *_FORK_COLUMNS[: 1 + PROVED],
         ("length", UINT),
         ("sender", pa.string()),
         ("sent_id", pa.binary()),
@@ -104,7 +114,7 @@ MOVED: Final = pa.schema(
     ]
 )
 #: The same with what follows from it.
-READ: Final = MOVED.append(pa.field(*_KEY))
+READ: Final = MOVED.append(pa.field(*_KEY)).append(pa.field("unsure", pa.bool_()))
 #: What is read of the log.
 _OF_ENTRY: Final = [name for name in ENTRY_TYPE.names if name != "greedy"]
 _PLACE: Final = tuple(name for name, _ in PLACE)
@@ -207,7 +217,8 @@ def _named(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of READ from rows of MOVED."""
     entry_id = pc.coalesce(*(rows.column(name) for name in ("entry_id", "entry_hash", "sent_id")))
     key = pc.coalesce(rows.column("linked_from"), key_of(rows.column("author"), rows.column("log_id"), entry_id))
-    return rows.set_column(MOVED.get_field_index("entry_id"), "entry_id", entry_id).append_column("key", key)
+    named = rows.set_column(MOVED.get_field_index("entry_id"), "entry_id", entry_id).append_column("key", key)
+    return named.append_column("unsure", pa.nulls(rows.num_rows, pa.bool_()))
 
 
 def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[pa.RecordBatch]:
@@ -501,6 +512,8 @@ def check(rows: pa.RecordBatch) -> pa.RecordBatch:
     assumed = np.asarray(pc.and_(rows.column("sent_id").is_valid(), rules.is_valid()))
     if assumed.any():
         rows = _without_links(rows, np.flatnonzero(assumed).tolist())
+    if rules.null_count < len(rules):
+        rows = _without_bad_links(rows)
     order = _log_order(rows)
     alone = _first_of_sender(rows, ids, order)
     return rows.take(pa.array(order[alone]))
@@ -550,7 +563,7 @@ def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
     """Which rows, in their order, are the first of their entry, window and sender, or are told apart from these."""
     # A file may have several payloads for an entry.
     of_file = pc.equal(rows.column("origin"), FROM_FILE).fill_null(False)
-    apart = pc.or_(of_file, rows.column("signature_rule").is_valid())
+    apart = pc.or_(of_file, pc.or_(rows.column("signature_rule").is_valid(), rows.column("unsure").fill_null(False)))
     apart = pc.or_(apart, pc.or_(rows.column("window_start").is_null(), rows.column("linked_from").is_valid()))
     told = np.asarray(apart)[order]
     columns = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
@@ -560,6 +573,23 @@ def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
     differs[1:] = np.any([column[by_sender][1:] != column[by_sender][:-1] for column in of_sender], axis=0)
     told[by_sender[differs]] = True
     return told
+
+
+def _without_bad_links(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows`; of metadata with a wrong signature that links to one as well, without its links."""
+    wrong = np.asarray(rows.column("signature_rule").is_valid())
+    bad = set(rows.column("entry_hash").filter(pa.array(wrong)).to_pylist())
+    sent = wrong & np.asarray(pc.equal(rows.column("origin"), "metadata").fill_null(False))
+    places = np.flatnonzero(sent & np.asarray(rows.column("window_start").is_valid()))
+    listed = _with_following(rows.take(pa.array(places))).to_pylist()
+    after = {place: row for place, row in zip(places.tolist(), listed, strict=True) if follows_bad(row, bad)}
+    if not after:
+        return rows
+    sent_ids, unsure = rows.column("sent_id").to_pylist(), [False] * rows.num_rows
+    for place, row in after.items():
+        sent_ids[place], unsure[place] = sent_id(row), True
+    named = {"sent_id": pa.array(sent_ids, pa.binary()), "unsure": pa.array(unsure)}
+    return _without_links(with_columns(rows, named), list(after))
 
 
 def _without_links(rows: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
@@ -598,9 +628,9 @@ def fold(rows: pa.RecordBatch) -> Iterator[Told]:
             entries = of_kind[ENTRY].select(ENTRIES.names)
             log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]), elsewhere)
             continue
-        entries = only(of_window, ~linked).select(ENTRIES.names)
-        changes = log.take(entries, elsewhere)
-        yield Told(_written(changes.entries, source, window), _others(changes, entries, (source, key, window)))
+        new = only(of_window, ~linked)
+        changes = log.take(new.select(ENTRIES.names), elsewhere)
+        yield Told(_written(changes.entries, source, window), _others(changes, new, (source, key, window)))
 
 
 def _logs_of(rows: pa.RecordBatch) -> dict[bytes, LogOf]:
@@ -621,15 +651,19 @@ def _standing(rows: pa.RecordBatch) -> Settled | None:
     return Settled(int(told[0].pop("length")), told[0]) if told else None
 
 
-def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
-    known = rows.select([name for name, _ in _FORK_COLUMNS[:4]]).to_pylist()
-    return {int(row["position"]): (row["proof"], row["first_hash"], row["second_hash"]) for row in known}
+def _forks(rows: pa.RecordBatch) -> dict[int, Proved]:
+    known = rows.select([name for name, _ in _FORK_COLUMNS[: 1 + PROVED]]).to_pylist()
+    counted = ("position", "first_length", "second_length")
+    proved = [[int(row[name]) if name in counted else row[name] for name in row] for row in known]
+    return {one[0]: tuple(one[1:]) for one in proved}
 
 
 def _others(changes: Changes, new: pa.RecordBatch, place: tuple[str, str, str]) -> pa.RecordBatch:
     whose = dict(zip(("source", "key", "window_start"), place, strict=True))
     bad = new.filter(pc.and_(new.column("signature_rule").is_valid(), pc.equal(new.column("origin"), "metadata")))
-    told = [_told(rows, what, whose) for rows, what in ((bad, BAD), (changes.broken, FOUND)) if rows.num_rows]
+    unsure = new.filter(new.column("unsure").fill_null(False))
+    kinds = ((bad.select(ENTRIES.names), BAD), (unsure.select(ENTRIES.names), UNSURE), (changes.broken, FOUND))
+    told = [_told(rows, what, whose) for rows, what in kinds if rows.num_rows]
     links = pa.RecordBatch.from_arrays([changes.loose], names=["entry_hash"])
     told += [_told(links, LOOSE, whose)] if links.num_rows else []
     others: list[dict[str, Any]] = [

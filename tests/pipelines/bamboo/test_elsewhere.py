@@ -13,6 +13,7 @@ from tests.support.running import select
 from wirehouse_codecs.bamboo.log.rows import ENTRY, shown_row
 from wirehouse_codecs.bamboo.simulator.faulty_entries import made_log
 from wirehouse_codecs.bamboo.simulator.logs import Log, Published
+from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_pipelines.bamboo import gold
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
@@ -142,6 +143,11 @@ def test_a_fork_that_turns_out_to_begin_earlier_is_one_row(spark: Any, make_lake
     assert [int(row["position"]) for row in select(lake, positions)] == [5]
     write(at_once, days)
     run(spark, at_once, DAYS)
-    proofs = "SELECT position, proof, first_hash, second_hash FROM gold.bamboo_forks"
+    branches = "first_length, first_head, first_served_by, second_length, second_head, second_served_by"
+    proofs = f"SELECT position, proof, first_hash, second_hash, {branches} FROM gold.bamboo_forks"
     assert select(at_once, proofs) == select(lake, proofs)
+    (row,) = select(lake, proofs)
+    assert (row["first_length"], row["first_head"]) == (8, log.entries[8].hash)
+    assert (row["second_length"], row["second_head"]) == (8, yamf.digest(other[-1]))
+    assert row["first_served_by"] == row["second_served_by"] == ["a.jsonl"]
     assert len(select(lake, "SELECT rule FROM gold.bamboo_found WHERE rule = 'bamboo.fork'")) == 1

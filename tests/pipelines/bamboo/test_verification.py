@@ -18,7 +18,7 @@ from wirehouse_codecs.bamboo.wire import signatures, yamf
 from wirehouse_codecs.bamboo.wire.entries import decode
 from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, check, fold
+from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, UNSURE, check, fold
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
@@ -137,6 +137,32 @@ def test_a_link_that_was_taken_for_another_one_is_not_held_against_the_entry() -
     assert (told[seq]["verdict"], told[seq]["reason"], told[seq]["entry_id"]) == ("unknown", "link_unknown", b"sent")
     told = {row["seq"]: row for row in told_as(verified([*first, seen(LOG_OF[1], 2)]), ENTRY) if not row["superseded"]}
     assert (told[seq]["verdict"], told[seq]["data"]) == ("valid", data)
+
+
+def test_what_links_to_forged_metadata_is_unsure_and_completed_by_what_was_meant() -> None:
+    """A later entry was taken to link to a forged one, and the next one to that."""
+    forged = LOG_OF[1][:-1] + bytes([LOG_OF[1][-1] ^ 1])
+    rows, before = [seen(LOG_OF[0], 0), seen(forged, 1)], forged
+    for at in (2, 4):
+        entry = decode(LOG_OF[at]).entry
+        assert entry is not None
+        assert entry.backlink is not None
+        taken_for = LOG_OF[at].replace(entry.backlink, yamf.digest(before))
+        rows.append(seen(taken_for, at, omitted=["backlink"]))
+        if at == 2:
+            three = decode(LOG_OF[3]).entry
+            assert three is not None
+            assert three.backlink is not None
+            before = LOG_OF[3].replace(three.backlink, yamf.digest(taken_for))
+            rows.append(seen(before, 3, omitted=["backlink"]))
+    told = verified(rows)
+    assert [row["byte_start"] for row in told_as(told, BAD)] == [1]
+    assert [row["byte_start"] for row in told_as(told, UNSURE)] == [2, 3, 4]
+    verdicts = {int(row["seq"]): row["verdict"] for row in told_as(told, ENTRY)}
+    assert verdicts == {1: "valid", 2: "invalid", 3: "unknown", 4: "unknown", 5: "unknown"}
+    told = verified([*rows, seen(LOG_OF[1], 9)])
+    valid = {int(row["seq"]) for row in told_as(told, ENTRY) if row["verdict"] == "valid"}
+    assert valid == {1, 2, 3, 4, 5}
 
 
 def of_file(data: bytes, payload: bytes | None, number: int) -> Row:

@@ -135,7 +135,7 @@ def test_what_landing_let_go_of_stays_in_bronze_and_a_capture_is_erased(
     # One of those that were let go of is erased; bronze has the other, and the late one.
     gone = next(manifest.capture_id for manifest in manifests(lake) if manifest.path == f"{second}.jsonl")
     forgetting.erase_landed(lake, gone)
-    with pytest.raises(forgetting.NotErasedError, match="there is still"):
+    with pytest.raises(forgetting.NotErasedError, match="is not fully erased"):
         forgetting.proof(lake, gone)
     run(spark, lake)
     passed(lake)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -70,6 +70,11 @@ _OTHER_HASH: Final = "payload_hash_mismatch"
 _TOLD_ELSEWHERE: Final = pa.array([None, "link_unknown", "fork", _OTHER_HASH], pa.string())
 
 
+#: Of a fork: its proof, hashes and branches, as many fields of a ForkRow after its position.
+Proved = tuple[Any, ...]
+PROVED: Final = 9
+
+
 class ForkRow(NamedTuple):
     """A proof that the log is forked: at which position, and by which two entries."""
 
@@ -77,6 +82,13 @@ class ForkRow(NamedTuple):
     proof: str
     first_hash: bytes
     second_hash: bytes
+    #: Of the branch of each: how long it is, the hash of its last entry, and who sent the entry or the last one.
+    first_length: int | None
+    first_head: bytes | None
+    first_served_by: Sequence[str] | None
+    second_length: int | None
+    second_head: bytes | None
+    second_served_by: Sequence[str] | None
     first_data: bytes | None
     second_data: bytes | None
     #: Of the one that came later.
@@ -84,6 +96,11 @@ class ForkRow(NamedTuple):
     place: Mapping[str, Any]
     #: The fork is known to begin earlier: another row tells of it.
     superseded: bool = False
+
+    @property
+    def proved(self) -> Proved:
+        """What is compared with what was reported before."""
+        return self[1 : 1 + PROVED]
 
     @property
     def said(self) -> str:
@@ -128,6 +145,12 @@ class Changes(NamedTuple):
     led: dict[bytes, LogOf]
     #: Of all that changed.
     digest: str
+
+
+def follows_bad(entry: Mapping[str, Any], bad: Container[bytes | None]) -> bool:
+    """A link that was not sent is that of an entry in `bad`: what its sender means by it isn't known."""
+    omitted = entry["omitted"] or ()
+    return any(name in omitted and entry[name] in bad for name in ("lipmaalink", "backlink"))
 
 
 def without_links(row: Mapping[str, Any], sent_id: bytes) -> dict[str, Any]:
@@ -181,7 +204,7 @@ class KnownLog:
     def __init__(
         self,
         known: pa.RecordBatch,
-        forks: Mapping[int, tuple[str, bytes, bytes]],
+        forks: Mapping[int, Proved],
         settled: Settled | None = None,
         elsewhere: Mapping[bytes, LogOf] | None = None,
     ) -> None:
@@ -190,6 +213,8 @@ class KnownLog:
         self._rows = known
         self._forks = dict(forks)
         self._settled = settled
+        #: If it is settled: its entries that are at hand, by their hashes.
+        self._chain = frozenset() if settled is None else frozenset(known.column("entry_hash").to_pylist())
         length = 0 if settled is None else settled.length
         #: Entries that aren't at hand, all valid.
         self._others = max(length - int(np.count_nonzero(~_true(known.column("superseded")))), 0)
@@ -248,19 +273,24 @@ class KnownLog:
         told = []
         # A fork that was told may turn out to begin earlier: it is told no second time.
         moved = sorted(self._forks.keys() - {fork[0] for fork in forks}, reverse=True)
+        heads = self._heads(rows) if forks else {}
+        senders = dict(zip(*_listed(rows, "entry_hash", "seen_from"), strict=True)) if forks else {}
         for position, proof, first, second in forks:
             pair = [
                 {name: rows.column(name)[i].as_py() for name in ("entry_hash", "data", "origin", *_PLACE)}
                 for i in (first, second)
             ]
-            proved = proof, pair[0]["entry_hash"], pair[1]["entry_hash"]
-            if self._forks.get(position) == proved:
-                continue
+            hashes = [one["entry_hash"] for one in pair]
+            branches = [(*heads[one], _either(senders[one], senders[heads[one][1]])) for one in hashes]
             later = max(pair, key=lambda one: (one["arrived_at_ns"], one["record_number"] or 0, one["byte_start"] or 0))
             place = {name: later[name] for name in _PLACE}
-            row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], later["origin"], place)
+            data = [one["data"] for one in pair]
+            fields = (position, proof, *hashes, *branches[0], *branches[1], *data, later["origin"], place, False)
+            row = ForkRow._make(fields)
+            if self._forks.get(position) == row.proved:
+                continue
             told.append((row, position not in self._forks and not (moved and moved[0] > position)))
-            self._forks[position] = proved
+            self._forks[position] = row.proved
         if moved:
             last = np.lexsort(_arrivals(rows))[-1:]
             place = rows.select(_PLACE).take(pa.array(last)).to_pylist()[0]
@@ -269,7 +299,30 @@ class KnownLog:
 
     def _superseded(self, position: int, place: Mapping[str, Any]) -> ForkRow:
         """A fork that was told at `position`, and that by an entry at `place` is known to begin earlier."""
-        return ForkRow(position, *self._forks.pop(position), None, None, None, place, superseded=True)
+        return ForkRow._make((position, *self._forks.pop(position), None, None, None, place, True))
+
+    def _heads(self, rows: pa.RecordBatch) -> dict[bytes, tuple[int, bytes]]:
+        """By the hash of a signed entry: number and hash of the furthest entry whose links lead back to it."""
+        signed = only(rows, np.asarray(_signed(rows)) & ~_true(rows.column("superseded")))
+        listed = sorted(zip(*_listed(signed, "seq", "entry_hash", "backlink", "lipmaalink"), strict=True), reverse=True)
+        heads = {hashed: (int(seq), hashed) for seq, hashed, _, _ in listed}
+        for _, hashed, backlink, lipmaalink in listed:
+            before = backlink if backlink in heads else lipmaalink
+            if before in heads:
+                heads[before] = max(heads[before], heads[hashed])
+        if self._chain:
+            # Entries between those that are at hand are there, too.
+            last = max((heads[hashed] for hashed in self._chain if hashed in heads), default=(0, b""))
+            heads |= {hashed: max(heads[hashed], last) for hashed in self._chain if hashed in heads}
+        return heads
+
+
+def _listed(rows: pa.RecordBatch, *names: str) -> list[list[Any]]:
+    return [rows.column(name).to_pylist() for name in names]
+
+
+def _either(first: Sequence[str] | None, second: Sequence[str] | None) -> list[str]:
+    return sorted({*(first or ()), *(second or ())})[:MOST_SENDERS]
 
 
 def judge(logs: Iterable[pa.RecordBatch]) -> list[Changes]:
@@ -569,5 +622,5 @@ def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
         # Of all rows they are few texts, which are numbered as they come.
         texts = column.dictionary_encode()
         hashed.update(repr(texts.dictionary.to_pylist()).encode() + np.asarray(texts.indices.fill_null(-1)).tobytes())
-    hashed.update(repr([row[:4] for row in forks]).encode())
+    hashed.update(repr([row[: 1 + PROVED] for row in forks]).encode())
     return str(hashed.hexdigest())

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, PLACE, judge, sent_id, without_links
+from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, PLACE, follows_bad, judge, sent_id, without_links
 from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
@@ -46,6 +46,8 @@ class PacketEntries:
     def __init__(self) -> None:
         #: By hash: the rule that the signature of an entry breaks.
         self._checked: dict[bytes, str | None] = {}
+        #: The hashes of those with a wrong signature.
+        self._bad: set[bytes | None] = set()
         #: Entries and who sent them.
         self._seen: set[tuple[bytes, bytes, str]] = set()
         self._batches: list[pa.RecordBatch] = []
@@ -73,7 +75,7 @@ class PacketEntries:
         said = row["entry"]
         entry = self._verified(row)
         if said["origin"] == "metadata":
-            unsure = said["data"] is None or said["rule"] is not None or said["assumed_links"]
+            unsure = entry["data"] is None or said["rule"] is not None or said["assumed_links"]
             rule = entry["signature_rule"] or (_UNSURE if unsure else None)
             if rule is None or said["greedy"]:
                 self._pieces[_side(row)][row["byte_start"]] = rule
@@ -107,7 +109,9 @@ class PacketEntries:
                 signed = said["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
                 self._checked[hashed] = signature_rule(*signed)
             entry["signature_rule"] = self._checked[hashed]
-        uncertain = hashed is None or said["assumed_links"]
+            if entry["signature_rule"]:
+                self._bad.add(hashed)
+        uncertain = hashed is None or said["assumed_links"] or follows_bad(said, self._bad)
         entry["entry_id"] = hashed or sent_id(said)
         return without_links(entry, sent_id(said)) if uncertain and entry["signature_rule"] else entry
 

@@ -65,8 +65,13 @@ def unseen(connection: Connection) -> list[Direction]:
 
 def knows_more(connection: Connection, piece: Data) -> bool:
     """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
+    return received(connection, piece) > 0
+
+
+def received(connection: Connection, piece: Data) -> int:
+    """How many bytes of the other side, and its FIN, the host of who sent the piece had received, at most."""
     ours, _ = connection.sides(piece.direction)
-    return ours.peer_received(piece.byte_start + len(piece.data)) > 0
+    return ours.peer_received(piece.byte_start + len(piece.data))
 
 
 class Account:
@@ -94,6 +99,16 @@ class Account:
         """No packet comes any more: what never came."""
         for ending in self.session.end(in_order=in_order):
             self._find(ending.broken, place, None, None, ending.proposal)
+
+    def end_doubt(self) -> None:
+        """The control channel lacks nothing: what only a message of it could have kept is broken."""
+        doubt = self.session.doubted
+        if doubt is not None and self.session.ended_by is None:
+            self.session.ended_by = doubt.rule
+            about = {"proposal_id": doubt.proposal_id, "proposal_number": doubt.proposal_number}
+            where = Where(SIDES[doubt.role], doubt.byte_start, doubt.byte_end)
+            here = {"connection_id": self.data_connection_id, "channel": Layer.DATA} | about
+            self._log.find(RULE[doubt.rule], doubt.reason, doubt.place, where, **here)
 
     def tell(self, told: Told, senders: Senders) -> None:
         """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
@@ -302,9 +317,8 @@ class Conversation:
             session.miss(role.peer)
             self._reader.excuse()
             return
-        ours, _ = self._connection.sides(piece.direction)
         # The last of them may be the FIN.
-        if ours.peer_received(piece.byte_start + len(piece.data)) > self._reader.received_bytes(role.peer) + 1:
+        if received(self._connection, piece) > self._reader.received_bytes(role.peer) + 1:
             session.doubt(role.peer)
             self._reader.excuse()
 

@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wirehouse_codecs.bamboo.log.conversation import Account, Senders, add_rest, knows_more, senders_of, unseen
+from wirehouse_codecs.bamboo.log.conversation import (
+    Account,
+    Senders,
+    add_rest,
+    knows_more,
+    received,
+    senders_of,
+    unseen,
+)
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Channel, Role
@@ -28,7 +36,9 @@ from wirehouse_codecs.logs.rows import Dialogue, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-PAIRS_VERSION: Final = 1
+PAIRS_VERSION: Final = 2
+#: Ends of a connection that say where the streams of its sides end.
+_SAID_WHERE: Final = ("fin", "reset")
 
 
 @dataclass(slots=True)
@@ -40,6 +50,8 @@ class Member:
     #: How it has ended, and where.
     closed: str | None = None
     closed_at: Place | None = None
+    #: All that was sent on it was captured.
+    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -87,6 +99,9 @@ class Pair:
         ends = [member.closed_at for member in self.members.values() if member.closed_at is not None]
         hows = [member.closed for member in self.members.values()]
         self.account.closed = next((how for how in hows if how != "fin"), "fin")
+        control = self.members.get(Channel.CONTROL)
+        if control is not None and control.complete:
+            self.account.end_doubt()
         # Without one of the channels nobody knows what was said there.
         self.account.end(max(ends), in_order=hows == ["fin"] * len(Channel))
         self.conclude()
@@ -143,8 +158,10 @@ class Pairs:
     def close(self, pair: Pair, channel: Channel, closed: Closed) -> None:
         """A connection has ended."""
         member = pair.members[channel]
-        del pair.connections[channel]
+        connection = pair.connections.pop(channel)
         member.closed, member.closed_at = closed.how, closed.place
+        missing = connection.client.missing_bytes or connection.server.missing_bytes
+        member.complete = closed.how in _SAID_WHERE and not missing and not pair.late
         if pair.over:
             pair.end()
             del self._pairs[pair.number]
@@ -185,13 +202,13 @@ class Pairs:
 
 def _to_json(member: Member) -> list[Any]:
     closed_at = None if member.closed_at is None else member.closed_at.to_json()
-    return [member.connection_id.hex(), member.first.to_json(), member.closed, closed_at]
+    return [member.connection_id.hex(), member.first.to_json(), member.closed, closed_at, member.complete]
 
 
 def _from_json(row: list[Any]) -> Member:
-    connection_id, first, closed, closed_at = row
+    connection_id, first, closed, closed_at, complete = row
     place = None if closed_at is None else Place.from_json(closed_at)
-    return Member(bytes.fromhex(connection_id), Place.from_json(first), closed, place)
+    return Member(bytes.fromhex(connection_id), Place.from_json(first), closed, place, complete)
 
 
 class Half:
@@ -214,8 +231,11 @@ class Half:
         for piece in pieces:
             role = self._pairs.options.role_of(piece.direction)
             silent = not session.partial and self._reader.is_silent(role.peer)
-            if silent and knows_more(self._pair.connections[self._channel], piece):
+            connection = self._pair.connections[self._channel]
+            if silent and knows_more(connection, piece):
                 session.miss(role.peer)
+            elif received(connection, piece) > self._reader.received_bytes(role.peer) + 1:
+                session.doubt(role.peer)
             self._take(self._reader.receive(piece.direction, piece.data, piece.place))
 
     def hole(self, hole: Hole) -> None:

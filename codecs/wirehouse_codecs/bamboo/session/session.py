@@ -78,10 +78,11 @@ from wirehouse_codecs.bamboo.wire.reader import CUT, CUT_WRITE, UNKNOWN_STREAM, 
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.compiled.blake2b import Digest
 from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 7
+SNAPSHOT_VERSION: Final = 8
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -97,6 +98,8 @@ _NEED_ALL: Final = frozenset(
         *("cancel_or_adjust_after_cancel", "switch_inactive", "cancelled_inactive", "data_without_switch"),
     }
 )
+#: Of the data channel: rules that a message of the control channel may have kept which has not arrived.
+_BY_CONTROL: Final = frozenset({"switch_inactive", "cancelled_inactive"})
 
 
 class Payload(NamedTuple):
@@ -147,6 +150,30 @@ class Told(NamedTuple):
     def ends(self) -> bool:
         """It breaks a rule that ends the session."""
         return bool(self.broken) and self.broken[0].rule.name in ENDS
+
+
+class Doubt(NamedTuple):
+    """A rule that a packet of the data channel breaks, if no message of the control channel is missing or late."""
+
+    rule: str
+    reason: str
+    role: Role
+    byte_start: int
+    byte_end: int
+    place: Place
+    proposal_id: int
+    #: None: no proposal of that id is known.
+    proposal_number: int | None
+
+    def to_json(self) -> list[Any]:
+        """As carried state writes it."""
+        return [*self[:5], self.place.to_json(), *self[6:]]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Doubt:
+        """What `to_json` wrote."""
+        rule, reason, role, byte_start, byte_end, place, *about = row
+        return cls(rule, reason, Role(role), byte_start, byte_end, Place.from_json(place), *about)
 
 
 class Ending(NamedTuple):
@@ -202,6 +229,8 @@ class Session:
         self._dropped: dict[tuple[Role, int], int] = {}
         #: Ids about which a side said more than the capture explains: it may have meant the next proposal with that id.
         self._unplaced: set[int] = set()
+        #: Over two connections: the rule that is broken if the control channel lacks nothing.
+        self.doubted: Doubt | None = None
         #: How many bytes of its peer a side's host had received, at most, when it sent the byte before a place.
         self.peer_received: Callable[[Role, int], int] | None = None
         self._clear()
@@ -212,6 +241,7 @@ class Session:
         """What holds for the packet that is taken."""
         self._broken: list[Broken] = []
         self._told: dict[str, Any] = {}
+        self._place = Place.before(0)
         self._at_ns = 0
         self._byte_start = 0
         self._byte_end = 0
@@ -235,7 +265,7 @@ class Session:
             self.current[read.role] = current
         if read.packet is not None and not read.late and self._options.transport == BYMUX:
             self._unheard.discard(read.role)
-        self._at_ns = read.place.arrived_at_ns
+        self._place, self._at_ns = read.place, read.place.arrived_at_ns
         self._byte_start, self._byte_end = read.byte_start, read.byte_end
         self._broken = list(read.broken)
         first = self._broken[0].rule.name if self._broken else None
@@ -331,6 +361,21 @@ class Session:
         self._broken.append(Broken(RULE[rule], reason))
         return True
 
+    def _find_unless_late(self, rule: str, reason: str, role: Role, number: int, proposal: Proposal | None) -> None:
+        """A packet of the data channel breaks a rule, unless a message of the control channel is late or missing."""
+        if not self._apart or rule not in _BY_CONTROL | _BY_SETTINGS | _BY_PLAN:
+            self._find(rule, reason)
+        elif not self.partial:
+            at = None if proposal is None else proposal.number
+            self.doubted = Doubt(rule, reason, role, self._byte_start, self._byte_end, self._place, number, at)
+            for one in Role:
+                self.miss(one)
+
+    def _may_excuse(self, number: int) -> None:
+        """A message about a proposal came after what was sent about it over the other connection."""
+        if self.doubted is not None and self.doubted.proposal_id == number:
+            self.doubted = None
+
     def _note(self, rule: str, reason: str) -> None:
         self._broken.append(Broken(RULE[rule], reason))
 
@@ -350,6 +395,7 @@ class Session:
     # Proposals
 
     def _take_propose(self, role: Role, propose: Propose) -> None:
+        self._may_excuse(propose.id)
         if self._refuses(role, propose):
             return
         before = self.proposals.pop(propose.id, None)
@@ -446,14 +492,15 @@ class Session:
             rule = unlisted(life, event)
             crossed = proposal is None and self._not_received(role, self._dropped.get((role, number), 0))
             if rule is not None and not (self.untracked and proposal is None) and not crossed:
-                self._find(rule, f"{event} of {number}, which is {life}")
+                self._find_unless_late(rule, f"{event} of {number}, which is {life}", role, number, proposal)
             self._displace(number)
             return None
         half = proposal.halves[role]
         if (half.state, event) not in SIDES:
             rule = side_unlisted(half.state, event)
             if rule is not None:
-                self._find(rule, f"{event} of {number}, which the {role} side has cancelled")
+                reason = f"{event} of {number}, which the {role} side has cancelled"
+                self._find_unless_late(rule, reason, role, number, proposal)
             self._displace(number)
             return None
         self._told["proposal"] = proposal
@@ -477,6 +524,7 @@ class Session:
             self._told["ended"] = (proposal,)
 
     def _take_adjust(self, role: Role, adjust: Adjust) -> None:
+        self._may_excuse(adjust.id)
         proposal = self._active(role, adjust.id, Input.ADJUST)
         if proposal is None:
             return
@@ -658,6 +706,7 @@ class Session:
             "flags": [self.partial, self.untracked],
             "unheard": [role for role in Role if role in self._unheard],
             "unplaced": sorted(self._unplaced),
+            "doubted": None if self.doubted is None else self.doubted.to_json(),
             "ended_by": self.ended_by,
             "numbers": self.numbers,
             "known": self._known.to_json(),
@@ -686,6 +735,7 @@ class Session:
         }
         self.partial, self.untracked = state["flags"]
         self._unheard, self._unplaced = set(map(Role, state["unheard"])), set(state["unplaced"])
+        self.doubted = None if state["doubted"] is None else Doubt.from_json(state["doubted"])
         self._dropped = {(Role(role), number): byte_end for role, number, byte_end in state["dropped"]}
         self.ended_by, self.numbers = state["ended_by"], state["numbers"]
         self._known = Known(state["known"])
@@ -759,17 +809,8 @@ class _Taking:
             if rules[0] not in _LZFOO and unsure:
                 self._lose()
                 return
-            rule = rules[0]
-            assert rule is not None
-            shown = f"the {self._role} side is at {turns[0].sender} of proposal {self._proposal.propose.id}"
-            session._told["cursor_before"] = str(turns[0].sender)
-            if rule in _FITS:
-                places.move(packet, turns[0])
-            session._told["cursor_after"] = str(turns[0].sender)
-            # A packet breaks the first rule of the list alone.
-            session._broken = [one for one in session._broken if one.rule.name != lzfoo.HISTORY_UNKNOWN]
-            session._told["data"] = self._data
-            session._find(rule, shown)
+            assert rules[0] is not None
+            self._break(packet, rules[0], turns[0])
             return
         if rules[-1] is not None and (suspect := rules[self._newest_received()]) is not None:
             session._note("settings_suspect", f"{suspect}, if it knew what the other side has adjusted")
@@ -789,6 +830,23 @@ class _Taking:
         session._told["data"] = self._data
         self._do(packet, piece, retracted, after)
 
+    def _break(self, packet: DataPacket, rule: str, turn: Turn) -> None:
+        """The packet breaks a rule by all that its sender may go by."""
+        session, proposal = self._session, self._proposal
+        shown = f"the {self._role} side is at {turn.sender} of proposal {proposal.propose.id}"
+        session._told["cursor_before"] = str(turn.sender)
+        is_doubted = self._rests_on_adjusts(packet, rule, turn.sender)
+        if rule in _FITS:
+            places.move(packet, turn)
+        session._told["cursor_after"] = str(turn.sender)
+        # A packet breaks the first rule of the list alone.
+        session._broken = [one for one in session._broken if one.rule.name != lzfoo.HISTORY_UNKNOWN]
+        session._told["data"] = self._data
+        if is_doubted:
+            session._find_unless_late(rule, shown, self._role, proposal.propose.id, proposal)
+        else:
+            session._find(rule, shown)
+
     def _newest_received(self) -> int:
         """The index of the newest version whose adjust the sender's host may have received."""
         versions = self._half.versions
@@ -801,6 +859,12 @@ class _Taking:
     def _rests_on_peer(packet: DataPacket, rule: str | None) -> bool:
         """The rule says how far a side may go by what the other side has sent."""
         return rule == "skip_beyond_peer" or (rule == "eagerness_ignored" and isinstance(packet, Notify))
+
+    @staticmethod
+    def _rests_on_adjusts(packet: DataPacket, rule: str, sender: Cursor) -> bool:
+        """Whether other settings, or an earlier end, would make the packet right: behind the end there is metadata."""
+        is_behind = sender.piece is not None and sender.piece.seq > sender.plan.start
+        return rule in _BY_SETTINGS or (rule == "out_of_turn" and isinstance(packet, Metadata) and is_behind)
 
     def _leave(self, packet: DataPacket) -> None:
         """Metadata ends a payload of unknown size. Whether a notify begins with its rest can't be told."""

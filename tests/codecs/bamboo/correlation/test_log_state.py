@@ -81,8 +81,8 @@ def newest(changes: list[Changes]) -> dict[bytes, Row]:
     return {name: one for name, one in rows.items() if not one["superseded"]}
 
 
-def proofs(changes: list[Changes]) -> dict[int, tuple[str, bytes, bytes]]:
-    return {fork.position: fork[1:4] for told in changes for fork in told.forks if not fork.superseded}
+def proofs(changes: list[Changes]) -> dict[int, tuple[Any, ...]]:
+    return {fork.position: fork.proved for told in changes for fork in told.forks if not fork.superseded}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -341,3 +341,28 @@ def test_a_fork_that_turns_out_to_begin_earlier_is_found_once() -> None:
     assert told == [[], [(6, False)], [(5, False), (6, True)], [(5, False)]]
     assert [len(one.new_forks) for one in changes] == [0, 1, 0, 0]
     assert changes[-1].log.forked_at == 5
+
+
+def test_a_fork_says_how_long_its_branches_are_and_who_served_which() -> None:
+    log, other = log_of(12, mark="M"), log_of(9, mark="other", before=log_of(12, mark="M")[:4])
+    first = [row(data, number, seen_from=["a"]) for number, data in enumerate(log)]
+    second = [row(data, 20 + number, seen_from=["b"]) for number, data in enumerate(other[4:])]
+    at_once = taken(KnownLog(NONE, {}), *first, *second)
+    (fork,) = at_once.forks
+    assert fork.position == 5
+    assert (fork.first_length, fork.first_head, fork.first_served_by) == (12, yamf.digest(log[11]), ["a"])
+    assert (fork.second_length, fork.second_head, fork.second_served_by) == (9, yamf.digest(other[8]), ["b"])
+    # Window by window the row is told anew as a branch grows; it is one finding.
+    known = KnownLog(NONE, {})
+    windows = [first, second[:2], second[2:], [row(other[4], 40, seen_from=["c"])], [row(log[3], 41)]]
+    changes = [taken(known, *rows) for rows in windows]
+    assert [[one.second_length for one in told.forks] for told in changes] == [[], [6], [9], [9], []]
+    assert [len(told.new_forks) for told in changes] == [0, 1, 0, 0, 0]
+    assert changes[2].forks == [fork]
+    assert changes[3].forks[0].second_served_by == ["b", "c"]
+    # Of a log all of whose entries are valid few come in again.
+    few = dict.fromkeys(needed([5, 6], 12), 0)
+    kept = again(changes[0])
+    kept = kept.filter(pa.array([int(seq) in few for seq in kept.column("seq").to_pylist()]))
+    settled = taken(KnownLog(kept, {}, Settled(12, {})), *second[:2])
+    assert settled.forks == changes[1].forks

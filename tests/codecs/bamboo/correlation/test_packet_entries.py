@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.codecs.bamboo.log.test_paired_connections import captured, options, replicated, talk
+from tests.codecs.bamboo.session.peers import GREEDY, SAFE, metadata
 from tests.codecs.bamboo.simulator.simulated import judge
 from tests.support.landed import landed_packets
 from wirehouse_codecs.bamboo.inspection import inspect
@@ -68,3 +71,20 @@ def test_an_entry_whose_link_is_not_known_is_unknown() -> None:
     assert [(row["verdict"], row["reason"]) for row in rows[ENTRY] if row["data"] is None] == [
         ("unknown", "link_unknown")
     ]
+
+
+@pytest.mark.parametrize(
+    ("greedy", "rule"), [(False, "invalid_data_in_safe_mode"), (True, "invalid_data_not_apologised")]
+)
+@pytest.mark.parametrize("forged", [{"signature": bytes(64)}, {"end_of_log": True}])
+def test_what_links_to_forged_metadata_is_no_finding_of_its_own(
+    make_log: Callable[..., Any], forged: dict[str, Any], greedy: bool, rule: str
+) -> None:
+    """Each later entry leaves out a link, which is that of the entry before: its signature can't be checked."""
+    log, setup = make_log(9), GREEDY if greedy else SAFE
+    wrong = metadata(log.entries[3], **forged)
+    said = [(side, wrong if packet == metadata(log.entries[3]) else packet) for side, packet in replicated(log, 9)]
+    rows = list(inspect(landed_packets(captured(talk(said))), options=options(client_setup=setup, server_setup=setup)))
+    assert [row["rule"] for kind, row in rows if kind == VIOLATION] == [f"bamboo.{rule}"]
+    verdicts = {int(row["seq"]): row["verdict"] for kind, row in rows if kind == ENTRY}
+    assert (verdicts[2], verdicts[3], verdicts[4]) == ("valid", "invalid", "unknown")

@@ -23,12 +23,15 @@ from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
 from wirehouse_codecs.bamboo.wire.bymux import Packet
 from wirehouse_codecs.bamboo.wire.messages import (
+    Adjust,
     Cancel,
     CancelReason,
     Metadata,
     PointToPoint,
     ProposalCredit,
     RawPayload,
+    SkipPayload,
+    SkipReason,
     Switch,
     encode,
 )
@@ -51,10 +54,10 @@ def options(**changed: Any) -> BambooOptions:
     return BambooOptions(**(ports | {"client_setup": SAFE, "server_setup": SAFE} | changed))
 
 
-def replicated(log: Any, last: int = 4, number: int = 0) -> Said:
+def replicated(log: Any, last: int = 4, number: int = 0, **asked: Any) -> Said:
     """The server sends entries 1 to `last`."""
     said: Said = [(A, ProposalCredit(4)), (B, ProposalCredit(4))]
-    said += [(A, propose(log, number, end=last, upper_info=last)), (B, confirm(number)), (B, Switch(number))]
+    said += [(A, propose(log, number, end=last, upper_info=last, **asked)), (B, confirm(number)), (B, Switch(number))]
     for seq in range(1, last + 1):
         said += [(B, metadata(log.entries[seq])), (B, raw(log.payloads[seq]))]
     cancels = [(B, CancelReason.END_REACHED), (A, CancelReason.CONFIRMING)]
@@ -287,3 +290,36 @@ def test_that_the_end_is_reached_is_judged_when_all_is_said(make_log: Callable[.
     assert rules(logged(captured(talk(early)))) == []
     never = [one for one in said if not isinstance(one[1], RawPayload | Metadata)]
     assert rules(logged(captured(talk(never)))) == ["bamboo.cancel_reason_untrue"]
+
+
+def test_what_a_message_of_the_other_connection_may_have_allowed_is_judged_at_the_end(
+    make_log: Callable[..., Any],
+) -> None:
+    """An adjust that lets payloads be skipped is late, is missing, or was never sent."""
+    said = replicated(make_log(4), 2, mandatory=True)
+    at = next(n for n, (_, packet) in enumerate(said) if isinstance(packet, RawPayload))
+    skips: Said = [*said[:at], (B, SkipPayload(SkipReason.UNAVAILABLE)), *said[at + 1 :]]
+    allows = (A, Adjust(0, may_skip=True))
+    cancelled = next(n for n, one in enumerate(skips) if isinstance(one[1], Cancel))
+    for late in range(at, cancelled + 1):
+        assert rules(logged(captured(talk([*skips[:late], allows, *skips[late:]])))) == []
+    assert rules(logged(captured(talk(skips, closes=False)))) == []
+    whole = captured(talk(skips))
+    rows = logged(whole)
+    assert rules(rows) == ["bamboo.skip_of_mandatory_payload"]
+    (found,) = of_kind(rows, "violation")
+    assert (found["channel"], found["direction"], found["proposal_number"]) == ("data", "server", 0)
+    assert newest(rows, "session")[0]["session"]["ended_by"] == "skip_of_mandatory_payload"
+    for cut in range(1, len(whole), 3):
+        assert comparable(logged(whole, [cut])) == comparable(rows)
+    allowed = captured(talk([*skips[:at], allows, *skips[at:]]))
+    (lost,) = (n for n, packet in enumerate(allowed) if packet.data.endswith(encode(allows[1])))
+    assert "bamboo.skip_of_mandatory_payload" not in rules(logged([*allowed[:lost], *allowed[lost + 1 :]]))
+
+
+def test_a_switch_that_comes_before_its_proposal_breaks_no_rule(said: Said) -> None:
+    at = next(n for n, (_, packet) in enumerate(said) if isinstance(packet, Switch))
+    early: Said = [*said[: at - 2], said[at], *said[at - 2 : at], *said[at + 1 :]]
+    assert rules(logged(captured(talk(early)))) == []
+    never: Said = [*said[:at], (B, Switch(2)), *said[at + 1 :]]
+    assert rules(logged(captured(talk(never)))) == ["bamboo.switch_inactive"]

@@ -1,0 +1,320 @@
+"""Payloads that were sent without their metadata, judged by the entries that are known from elsewhere.
+
+A proposal for payloads alone, or one that begins within a payload, doesn't say how long its payloads are. If the
+session doesn't know these entries, it can't say where its sides stand. The service may know them: from another
+connection, or from a file. So what a side sent for such a proposal is gone through again, by the signed entries of the
+log: where each payload ends, and whether it is right (specification, "The Data Channel").
+
+In come the rows of a proposal's messages and the entries of its log; out come findings. Where an entry isn't known, or
+more than one of its number, nothing more is judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES
+from wirehouse_codecs.bamboo.wire.entry_verification import digest_rule
+from wirehouse_codecs.bamboo.wire.lipmaa import path
+from wirehouse_codecs.bamboo.wire.yamf import DIGEST_BYTES
+from wirehouse_codecs.logs.rows import MESSAGE
+
+Row = Mapping[str, Any]
+
+SIDES: Final = ("client", "server")
+#: Kinds of messages that say something of such a proposal.
+KINDS: Final = (
+    *("propose", "adjust", "raw", "lz", "skip_bytes", "skip_small", "skip_large", "skip_missing", "notify"),
+    *("apology", "metadata"),
+)
+#: Their fields.
+FIELDS: Final = (
+    *("kind", "start", "end", "offset", "payload_only", "sparse", "expected_hash", "count", "size", "compressed_size"),
+    *("at", "data", "compressed"),
+)
+#: Columns of the log that say which message it is.
+PLACED: Final = (
+    *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
+    *("channel", "proposal_id", "proposal_number"),
+)
+
+
+class Found(NamedTuple):
+    """A rule that a message breaks."""
+
+    row: Row
+    rule: str
+    message: str
+
+
+class Payload(NamedTuple):
+    """What an entry says of its payload."""
+
+    size: int
+    payload_hash: bytes
+    entry_hash: bytes
+
+
+class Payloads:
+    """The payloads of a log's signed entries, up to where it is forked."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Payload] = {}
+        self._forked_at: int | None = None
+
+    def add(self, entry: Row) -> None:
+        """An entry that is signed."""
+        seq = int(entry["seq"])
+        payload = Payload(int(entry["payload_size"]), entry["payload_hash"], entry["entry_hash"])
+        if self._known.setdefault(seq, payload) != payload:
+            self._forked_at = seq if self._forked_at is None else min(self._forked_at, seq)
+
+    def of(self, seq: int) -> Payload | None:
+        """The payload of an entry; None: it isn't known, or it is one of several."""
+        return None if self._forked_at is not None and seq >= self._forked_at else self._known.get(seq)
+
+
+def is_signed(entry: Row) -> bool:
+    """Whether a row of `log_state.ENTRIES` is an entry that is rightly encoded and signed."""
+    return entry["data"] is not None and entry["own_rule"] is None and entry["signature_rule"] is None
+
+
+class Side(NamedTuple):
+    """What holds for a side that sends: its mode, None if that isn't known, and the sizes that its peer wants."""
+
+    greedy: bool | None
+    min_payload: int
+    max_payload: int
+
+
+def sides_of(session: Row, proposal: Row) -> dict[str, Side]:
+    """By direction, from the rows of a session and a proposal."""
+    peers = dict(zip(SIDES, reversed(SIDES), strict=True))
+    modes = {side: (session[side] or {}).get("send_mode") for side in SIDES}
+    return {
+        side: Side(
+            None if modes[side] is None else modes[side] == "greedy",
+            *(int(proposal[peers[side]][name]) for name in ("min_payload", "max_payload")),
+        )
+        for side in SIDES
+    }
+
+
+def is_replayed(row: Row) -> bool:
+    """Whether a row of a proposal, or its message, leaves it to others to say how long its payloads are."""
+    return bool(row["payload_only"]) or row["offset"] is not None
+
+
+def is_judged(session: Row, proposal: Row) -> bool:
+    """Whether all that was sent for a proposal is there. What the session found of these rules itself has ended it."""
+    return not proposal["partial"] and session["ended_by"] not in FOLLOWED_RULES
+
+
+def replay(rows: Iterable[Row], sides: Mapping[str, Side], payloads: Payloads) -> Iterator[Found]:
+    """What the messages of one proposal, rows with FIELDS from the first on, break."""
+    ordered = sorted(rows, key=lambda row: (row["kind"] != "propose", row["byte_start"]))
+    if not ordered or ordered[0]["kind"] != "propose":
+        return
+    asked = ordered[0]
+    # By the shortest path other entries are sent, once the end is another one.
+    if asked["sparse"] and (asked["end"] is None or any(row["kind"] == "adjust" and row["end"] for row in ordered)):
+        return
+    for direction, side in sides.items():
+        one = _Replay(asked, side, payloads)
+        for row in ordered[1:]:
+            if row["direction"] == direction and row["kind"] != "adjust":
+                yield from one.take(row)
+
+
+class _Replay:
+    """What one side sends for a proposal."""
+
+    def __init__(self, asked: Row, side: Side, payloads: Payloads) -> None:
+        self._side, self._payloads = side, payloads
+        self._payload_only, self._expected = bool(asked["payload_only"]), asked["expected_hash"]
+        self._start = int(asked["start"])
+        self._end = None if asked["end"] is None else int(asked["end"])
+        self._path = path(self._start, self._end) if asked["sparse"] and self._end is not None else None
+        self._offset = int(asked["offset"] or 0)
+        self._has_offset = asked["offset"] is not None
+        self._index, self._over = 0, False
+        #: Whether the last piece is a whole payload: None if it isn't, else the rule that it breaks, or "".
+        self._last: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = self._offset if not self._index else 0
+        #: Of the bytes of the payload; None: some of them aren't here.
+        self._hash = None if self._at else hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    @property
+    def _seq(self) -> int | None:
+        """The entry whose payload is due; None: the range is over."""
+        if self._path is not None:
+            return self._path[self._index] if self._index < len(self._path) else None
+        seq = self._start + self._index
+        return seq if self._end is None or seq <= self._end else None
+
+    def _payload(self) -> Payload | None:
+        known = None if self._seq is None else self._payloads.of(self._seq)
+        if known is not None and self._has_offset and not self._index and known.entry_hash != self._expected:
+            return None
+        return known
+
+    def take(self, row: Row) -> Iterator[Found]:
+        """What the next message of the side breaks."""
+        kind = row["kind"]
+        if self._over or (kind == "notify" and not row["count"]):
+            return
+        yield from self._follow(row)
+        yield from _TAKE[kind](self, row)
+
+    def _follow(self, row: Row) -> Iterator[Found]:
+        last = self._last
+        if row["kind"] == "apology":
+            if last == "" and not self._is_begun:
+                yield Found(row, "apology_for_valid_data", f"payload {self._before()} is right")
+            return
+        if last and self._side.greedy:
+            yield Found(row, "invalid_data_not_apologised", last)
+        self._last = None
+
+    @property
+    def _is_begun(self) -> bool:
+        return self._at > (self._offset if not self._index else 0)
+
+    def _before(self) -> int:
+        return self._path[self._index - 1] if self._path is not None else self._start + self._index - 1
+
+    def _take_apology(self, row: Row) -> Iterator[Found]:
+        yield from ()
+        if not self._is_begun:
+            self._over = self._last is None
+            self._index -= 1
+        self._last = None
+        if not self._over:
+            self._begin()
+
+    def _take_notify(self, row: Row) -> Iterator[Found]:
+        yield from ()
+        # It may move past metadata, too.
+        self._over = not self._payload_only
+        self._pass(int(row["count"]))
+
+    def _take_metadata(self, row: Row) -> Iterator[Found]:
+        """From here on the session knows how long payloads are."""
+        yield from ()
+        self._over = True
+
+    def _take_skip(self, row: Row) -> Iterator[Found]:
+        known, kind = self._payload(), row["kind"]
+        if kind == "skip_bytes":
+            yield from self._add(row, known, int(row["count"]), None)
+            return
+        if known is not None and self._side.greedy is not None:
+            small, large = known.size >= self._side.min_payload, known.size <= self._side.max_payload
+            if (kind == "skip_small" and small) or (kind == "skip_large" and large):
+                yield Found(row, "skip_size_untrue", f"payload {self._seq} has {known.size} bytes")
+        self._pass(1)
+
+    def _take_raw(self, row: Row) -> Iterator[Found]:
+        announced = int(row["size"]) - int(row["at"])
+        yield from self._add(row, self._payload(), announced if not row["at"] else 0, row["data"] or b"")
+
+    def _take_lz(self, row: Row) -> Iterator[Found]:
+        whole = row["data"] is not None or len(row["compressed"] or b"") == int(row["compressed_size"])
+        if row["at"] or not whole:
+            self._over = True
+            return
+        yield from self._add(row, self._payload(), int(row["size"]), row["data"])
+
+    def _add(self, row: Row, known: Payload | None, announced: int, data: bytes | None) -> Iterator[Found]:
+        """Bytes of the payload that is due; without `data` so many that are not at hand as are announced."""
+        if known is None:
+            self._over = True
+            return
+        if self._at + announced > known.size:
+            self._over = True
+            yield Found(row, "payload_overrun", f"{self._at + announced} bytes of payload {self._seq}, of {known.size}")
+            return
+        if data is None:
+            self._hash = None
+        elif self._hash is not None:
+            self._hash.update(data)
+        self._at += announced if data is None else len(data)
+        if self._at < known.size:
+            return
+        digest = None if self._hash is None else self._hash.digest()
+        rule = None if digest is None else digest_rule(known.size, digest, known.size, known.payload_hash)
+        if rule is not None and self._side.greedy is False:
+            yield Found(row, "invalid_data_in_safe_mode", rule)
+        self._pass(1)
+        self._last = None if digest is None else rule or ""
+
+    def _pass(self, count: int) -> None:
+        self._index += count
+        self._begin()
+        # An apology can't retract what was not sent.
+        self._last = None
+
+
+_TAKE: Final[Mapping[str, Callable[[_Replay, Row], Iterator[Found]]]] = {
+    "raw": _Replay._take_raw,
+    "lz": _Replay._take_lz,
+    "skip_bytes": _Replay._take_skip,
+    "skip_small": _Replay._take_skip,
+    "skip_large": _Replay._take_skip,
+    "skip_missing": _Replay._take_skip,
+    "notify": _Replay._take_notify,
+    "apology": _Replay._take_apology,
+    "metadata": _Replay._take_metadata,
+}
+
+
+class Replays:
+    """Takes the rows of one capture, and goes through its proposals again once all entries are known.
+
+    What is sent for these proposals is held until then. Of two connections nothing is judged.
+    """
+
+    def __init__(self) -> None:
+        #: By connection and number of the proposal; rows of proposals may come before their messages.
+        self._messages: dict[tuple[bytes, int], list[Row]] = {}
+        self._proposals: dict[tuple[bytes, int], Row] = {}
+        self._sessions: dict[bytes, Row] = {}
+
+    def take(self, row: Row) -> None:
+        """A row of the log."""
+        kind, key = row["row_kind"], (row["connection_id"], row["proposal_number"])
+        if kind == SESSION:
+            self._sessions[row["connection_id"]] = row["session"]
+        elif kind == PROPOSAL and is_replayed(row["proposal"]):
+            self._proposals[key] = row["proposal"]
+        elif kind == MESSAGE and row["message"]["kind"] in KINDS:
+            message = row["message"]
+            if message["kind"] == "propose" and is_replayed(message):
+                self._messages[key] = []
+            if key in self._messages:
+                self._messages[key].append(placed(row))
+
+    def finish(self, entries: Iterable[Row]) -> Iterator[Found]:
+        """All entries of the capture, rows of `log_state.ENTRIES`: what the proposals break."""
+        payloads: defaultdict[tuple[bytes, int], Payloads] = defaultdict(Payloads)
+        for entry in entries if self._messages else ():
+            if is_signed(entry):
+                payloads[entry["author"], int(entry["log_id"])].add(entry)
+        for key, messages in self._messages.items():
+            session, proposal = self._sessions.get(key[0]), self._proposals.get(key)
+            if session is not None and proposal is not None and is_judged(session, proposal):
+                log = payloads[proposal["author"], int(proposal["log_id"])]
+                yield from replay(messages, sides_of(session, proposal), log)
+
+
+def placed(row: Row) -> Row:
+    """The message of a row of the log with the row's own columns."""
+    message = row["message"]
+    return {name: row[name] for name in PLACED} | {name: message[name] for name in FIELDS}
