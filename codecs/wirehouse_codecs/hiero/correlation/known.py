@@ -29,9 +29,10 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
+from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -94,6 +95,13 @@ class Known:
             call.profile = event.told.get("profile") or call.profile
             call.said_ns = event.at_ns
             self._hear(self._node(call.node), event.at_ns)
+            if event.where.direction == Direction.CLIENT:
+                call.sent_ns = event.at_ns
+            else:
+                call.answered_ns = event.at_ns
+            # Within a packet, which releases what waits for it, both sides have no order.
+            if call.sent_ns == call.answered_ns:
+                self._node(call.node).early_ns = event.at_ns
         call.last_ns, call.changed = event.at_ns, True
         return call
 
@@ -152,6 +160,10 @@ class Known:
         """What wasn't seen of the node by then may have been missed, or be of a call that doesn't say whose it is."""
         times = (one.partial_ns for one in (node, self._nodes.get("")) if one is not None)
         return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
+
+    def _ordered(self, node: Node, at_ns: int) -> bool:
+        """What the node said on one call by then is known to come before or after what another call sent."""
+        return node.early_ns is None or abs(at_ns - node.early_ns) > CLOCKS_NS
 
     def _attempts_of(self, call: Call) -> Attempts:
         key = attempts_key(call.node, call.publisher)

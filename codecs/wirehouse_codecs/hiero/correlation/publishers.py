@@ -150,7 +150,8 @@ class Publishers(Known):
             unoffered = ("ack_unoffered", call.node, number)
             self._pending = [one for one in self._pending if (one.kind, one.node, one.number) != unoffered]
         node.offered.add(number)
-        decision = [event.where, number, node.known, expected, call.headers == 1]
+        known = node.known if self._ordered(node, event.at_ns) else None
+        decision = [event.where, number, known, expected, call.headers == 1]
         call.decisions.append(decision)
         self._take_early(call, event)
         if len(call.decisions) > MOST_WAITING:
@@ -169,7 +170,7 @@ class Publishers(Known):
         self._refuse(call, answer, early[1], early[2])
 
     def _expected(self, call: Call, node: Node, number: int) -> str | None:
-        if node.known is None:
+        if node.known is None or not self._ordered(node, self._now_ns):
             return None
         if number <= node.known:
             return "duplicate"
@@ -286,7 +287,8 @@ class Publishers(Known):
                         self._find(rule, event.where, shown, call, number)
             elif offered < number and (call.new or old):
                 rule = None
-                if expected == "duplicate" and known is not None and offered < known and old:
+                refusable = known is not None and offered < known and self._ordered(node, where.arrived_at_ns)
+                if expected == "duplicate" and refusable and old:
                     rule = "duplicate" if is_first else "reenter"
                     shown = f"block {offered} had no answer before the acknowledgement of {number}"
                     self._find(rule, where, shown, call, offered)
@@ -323,7 +325,7 @@ class Publishers(Known):
     def _accepted(self, call: Call, node: Node, decision: list[Any]) -> str | None:
         """The rule that is broken if an offered block is acknowledged."""
         where, offered, known, expected, is_first = decision
-        if known is None:
+        if known is None or not self._ordered(node, where.arrived_at_ns):
             return None
         if offered < known:
             return "duplicate" if is_first else "reenter"
@@ -495,7 +497,7 @@ class Publishers(Known):
         acked = max((rise[1] for rise in node.rises if rise[0] <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
         echo = self._options.tolerant and number == about
-        if not lower or echo or (not answer and not number):
+        if not lower or echo or (not answer and not number) or not self._ordered(node, header_ns or event.at_ns):
             return None
         shown = "none" if number == NO_BLOCK else str(number)
         self._find("last_known", event.where, f"block {shown} is reported, {acked} was acknowledged", call, about)
@@ -527,8 +529,8 @@ class Publishers(Known):
 
     def _answered(self, call: Call, node: Node, decision: list[Any], actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""
-        _, offered, known, expected, is_first = decision
-        if known is None or self._partial(node, self._now_ns):
+        where, offered, known, expected, is_first = decision
+        if known is None or not self._ordered(node, where.arrived_at_ns) or self._partial(node, self._now_ns):
             return None, ""
         if expected == "behind" and is_first and self._attempts_of(call).behind:
             shown = f"block {offered} is offered again before the node has caught up: the answer is {actual}"

@@ -32,6 +32,9 @@ class Call:
     last_ns: int = 0
     #: When something was said on it last.
     said_ns: int = 0
+    #: When its client, and the node, said something last.
+    sent_ns: int = 0
+    answered_ns: int = 0
     #: When nothing more is to come of it, and how; when its end was told.
     ended_ns: int | None = None
     ended_by: str | None = None
@@ -126,6 +129,8 @@ class Node:
     #: From when to when something of it was heard each minute.
     heard_since_ns: int = 0
     heard_ns: int = 0
+    #: When an answer was last captured no later than what it answers: its clock may be ahead of that of the clients.
+    early_ns: int | None = None
     #: When messages of its publishers were missed last.
     partial_ns: int | None = None
     #: Calls that it makes itself are captured.
