@@ -129,7 +129,8 @@ class Publishers(Known):
         """The call is in use after a subscriber was told of a failing source."""
         for pending in [one for one in self._pending if call.call in one.others]:
             since_ns = event.at_ns - pending.where.arrived_at_ns
-            pending.used |= since_ns > self._options.in_flight_ns
+            ordered = self._ordered(self._node(pending.node), pending.where.arrived_at_ns)
+            pending.used |= since_ns > (self._options.in_flight_ns if ordered else CLOCKS_NS)
             if since_ns > self._options.node_error_ns + CLOCKS_NS:
                 self._find_awaited(pending.kind, pending, pending.message)
                 self._pending.remove(pending)
