@@ -45,7 +45,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain as concatenated
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from wirehouse_codecs.cardinal.correlation.chain_state import (
@@ -795,6 +795,13 @@ class Chain:
         named = self._unknown.get(ancestor)
         return named is not None and not self._is_channel_of(named.channel, ancestor)
 
+    def _is_out_of_order(self, ancestor: bytes) -> bool:
+        """A Reorg of the head removes nothing yet; one of a block that another large reorg removed comes too late."""
+        node = self._nodes.get(ancestor)
+        if node is None or ancestor in self._at:
+            return self._chain[-1:] == [ancestor]
+        return len(self._branch(node)[0]) > self._threshold
+
     def _judge_ancestors(self) -> Iterator[Outcome]:
         for ancestor, named in self._unknown.items():
             yield from self._judge_ancestor(ancestor, named)
@@ -809,7 +816,7 @@ class Chain:
             if (node.number ^ named.number) & _32_BITS:
                 words = f"block {ancestor.hex()} has the number {node.number}, not {named.number}"
                 yield self._found("reorg_ancestor_wrong", named.place, words)
-        elif self._was_passed(named.number, node, over) and not (node is not None and self._was_passed_over(node)):
+        elif self._was_passed(named.number, node, over) and not self._may_be_right(ancestor, node):
             named.judged = True
             words = (
                 f"block {ancestor.hex()} (number {named.number}) was never canonical, as far back as the chain is "
@@ -837,9 +844,11 @@ class Chain:
         lowest = max((self._nodes[gap].number for gap in self._gaps), default=0)
         return near >= lowest and (over or near + self._threshold < least)
 
-    def _was_passed_over(self, node: Node) -> bool:
-        """A reorg whose channel was read before this block may be why it never was canonical."""
-        others = (self._nodes.get(other) for other in (*self._reorgs, *self._unknown) if other != node.block_hash)
+    def _may_be_right(self, ancestor: bytes, node: Node | None) -> bool:
+        """Why a right ancestor never was canonical: a reorg read before it passed it over, or it fills a gap."""
+        if node is None:
+            return self._options.start is None and ancestor in self._children
+        others = (self._nodes.get(other) for other in (*self._reorgs, *self._unknown) if other != ancestor)
         return node.linked and any(other is not None and other.was_canonical for other in others)
 
     def _check_ancestor_number(
@@ -869,9 +878,8 @@ class Chain:
                 # The same ancestor once more: another reorg.
                 del self._reorgs[ancestor]
                 reorg = None
-        # A Reorg of the head removes nothing yet: its channel is read ahead.
-        ahead = reorg is None and on_channel and self._chain[-1:] == [ancestor]
-        if ahead or not self._was_canonical(ancestor):
+        out_of_order = reorg is None and on_channel and self._is_out_of_order(ancestor)
+        if out_of_order or not self._was_canonical(ancestor):
             yield from self._not_canonical(event)
             return
         if reorg is None:
@@ -944,7 +952,9 @@ class Chain:
         reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
         reorg.removed = {node.block_hash: None for node in removed}
         reorg.depth = len(removed)
-        reorg.heaviest = max((node.weight for node in removed), default=0)
+        # What stands above a gap may be of the new chain.
+        below_gap = takewhile(lambda node: node.block_hash not in self._gaps, removed)
+        reorg.heaviest = max((node.weight for node in below_gap), default=0)
         if child is not None:
             path = self._best_path(child)[0]
             yield from self._set_off(reorg, child, place)
@@ -1002,7 +1012,12 @@ class Chain:
             node.branch = reorg.ancestor
             # The channel carries all blocks up to the first that is heavier than what was removed.
             needed = parent.block_hash == reorg.ancestor or parent.weight <= reorg.heaviest
-            if needed and node.topic != reorg.channel:
+            # A reorg read ahead removes little, and what hung beside it on ordinary topics comes later.
+            beside = reorg.depth <= self._threshold and parent.topic != reorg.channel
+            # What came before the Reorg isn't of it: a channel read late finds what hangs beside its blocks.
+            before = node.batch_place is None or node.batch_place < reorg.place
+            ordinary = node.topic is None or not self.is_channel(node.topic)
+            if needed and ordinary and not beside and not before:
                 yield from self._shared(reorg, place, f"its block {_name(node)} came on topic {node.topic!r}", node)
 
     def _is_barred(self, node: Node, branch: list[Node]) -> bool:
