@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 from tests.codecs.cardinal.correlation.test_edges import THRESHOLD, beside, h, main, on
-from tests.support.cardinal_by_hand import TOPIC, Sent, channel, reorg, reorg_complete
+from tests.support.cardinal_by_hand import TOPIC, Sent, batch, channel, reorg, reorg_complete
 from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
 from wirehouse_codecs.cardinal.correlation.events import Update
@@ -118,3 +118,16 @@ def test_a_channel_read_before_the_gap_below_it_is_filled_gives_the_chain() -> N
     heavier = [ON_CHANNEL[0], *on(CHANNEL, beside(2, 14, 1)), ON_CHANNEL[-1]]
     told = told_of([*main(2, 12), *heavier, *main(1, 1)], start=None)
     assert (broken(told), head(told)) == ([], h(14, 1))
+
+
+def test_what_hangs_beside_a_channel_read_late_is_not_of_its_reorg() -> None:
+    told = told_of([*MAIN, batch(h(4, 3), 4, h(3, 1)), *ON_CHANNEL])
+    assert (broken(told), head(told)) == ([], h(8, 1))
+
+
+def test_a_channel_read_after_one_that_removed_its_ancestor_moves_no_head() -> None:
+    older = channel(h(6))
+    branch = [batch(h(at, 3), at, h(at - 1, 3) if at > 7 else h(6)) for at in range(7, 9)]
+    late = [reorg(h(6), 6, older), *on(older, branch), reorg_complete(h(6), 6, older)]
+    told = told_of([*MAIN, *SECOND, *late])
+    assert (broken(told), head(told)) == ([], h(9, 2))
