@@ -29,9 +29,9 @@ only announces it; if the channel's copy never comes and a child of the ancestor
 there. While a reorg is open, the removed blocks and what descends from them on ordinary topics displace nothing, and
 other ordinary blocks have to beat the heaviest removed one. After its ReorgComplete the normal weights hold.
 
-A channel may be read before the ordinary partitions that bring the ancestor, or after the channel of a later reorg. Then
-nothing reverts: the hash stays announced, and heavier blocks above it displace the head at any depth. The hash is wrong
-if it isn't canonical when the ordinary partitions were read more than the threshold above its number.
+A channel may be read before the ordinary partitions that bring the ancestor, or after the channel of a later reorg.
+Then nothing reverts: the hash stays announced, and heavier blocks above it displace the head at any depth. The hash is
+wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its number.
 
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
 `HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. Without a Batch it has no
