@@ -99,6 +99,8 @@ class _Maker:
         self.now = 0
         #: Messages of all producers.
         self.sent: list[Sent] = []
+        #: Ancestors of large reorgs.
+        self.ancestors: list[Block] = []
 
     def parent_of(self, block: Block, depth: int) -> Block | None:
         """The block `depth` below, if it was sent."""
@@ -195,15 +197,29 @@ class _Maker:
         if branch.weight > self.tip.weight and branch.hash in self.blocks:
             self.tip = branch
 
-    def large_reorg(self) -> None:
+    def depth_above(self, block: Block) -> int:
+        """Blocks of the chain above `block`; 0 if it isn't on the chain."""
+        depth, above = 0, self.tip
+        while above.hash != block.hash:
+            below = self.blocks.get(above.parent)
+            if below is None:
+                return 0
+            depth, above = depth + 1, below
+        return depth
+
+    def large_reorg(self, *, announced: bool) -> None:
         """Deeper than the threshold, on a channel. All before has arrived, and nothing else comes meanwhile."""
-        depth = self.threshold + self.random.randint(1, 3)
-        ancestor = self.parent_of(self.tip, depth)
-        if ancestor is None or any(message.topic == channel(ancestor.hash) for message in self.sent):
+        again = [block for block in self.ancestors if self.depth_above(block) > self.threshold]
+        ancestor = self.parent_of(self.tip, self.threshold + self.random.randint(1, 3))
+        if again and self.random.randrange(2):
+            ancestor = self.random.choice(again)
+        if ancestor is None or (ancestor in self.ancestors and ancestor not in again):
             return
+        depth = self.depth_above(ancestor)
+        self.ancestors.append(ancestor)
         self.now += 10 * BLOCK_NS
         heaviest, branch, topic = self.tip.weight, ancestor, channel(ancestor.hash)
-        if self.random.randrange(2):
+        if announced and self.random.randrange(2):
             self.sent.append(reorg(ancestor.hash, ancestor.number)._replace(at_ns=self.now))
         new: list[Block] = []
         while branch.weight <= heaviest:
@@ -247,19 +263,23 @@ class _Maker:
         random, partitions = self.random, self.log()
         if not apart:
             most = random.choice([0, self.threshold // 2]) * BLOCK_NS
-            ordinary = [at for at in partitions if at[0] in self.partitions]
-            # A channel is read after what came before it.
-            lags = {at: random.randint(0, most) for at in ordinary}
+            # A channel is read after what came before it, or ahead of it.
+            ahead = self.random.choice([0, 0, 5, 10, 20, 100]) * BLOCK_NS
+            lags = {
+                at: random.randint(0, most) if at[0] in self.partitions else most // 2 - random.choice([0, ahead])
+                for at in partitions
+            }
             everything = [message for messages in partitions.values() for message in messages]
-            return sorted(
-                everything, key=lambda message: message.at_ns + lags.get((message.topic, message.partition), most // 2)
-            )
+            return sorted(everything, key=lambda message: message.at_ns + lags[message.topic, message.partition])
         waiting = [messages[::-1] for messages in partitions.values()]
         most_at_once = random.choice([1, 50, 100_000])
         out: list[Sent] = []
         while waiting := [messages for messages in waiting if messages]:
             messages = random.choice(waiting)
-            out += [messages.pop() for _ in range(min(random.randint(1, most_at_once), len(messages)))]
+            # A channel is one file.
+            whole = messages[0].topic not in self.partitions
+            many = len(messages) if whole else min(random.randint(1, most_at_once), len(messages))
+            out += [messages.pop() for _ in range(many)]
         return out
 
 
@@ -268,15 +288,16 @@ def network(seed: int) -> Network:
     maker = _Maker(seed)
     random = maker.random
     apart = not random.randrange(3)
-    large = not apart and not random.randrange(3)
-    start = random.randrange(4) > 0
+    large = not random.randrange(3)
+    # A large reorg that removes what stands above a gap forgets the gap.
+    start = random.randrange(4) > 0 or (apart and large)
     root = maker.start
     for _ in range(random.choice([12, 24, 48])):
         maker.one_block()
         if not random.randrange(4):
             maker.fork()
         if large and not random.randrange(20):
-            maker.large_reorg()
+            maker.large_reorg(announced=not apart)
     records = maker.read(apart=apart)
     read_again = not random.randrange(3)
     for _ in range(random.randint(1, 2) if read_again else 0):

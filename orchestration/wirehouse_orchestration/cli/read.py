@@ -67,6 +67,17 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
         prompt(lake, form, as_of)
         return
     statement = sys.stdin.read() if statement is None else statement
+    match statement.replace("`", "").replace('"', "").rstrip("; \n").split():
+        case [show, what] if out is None and [show.lower(), what.lower()] == ["show", "tables"]:
+            click.get_current_context().invoke(tables, as_json=form == "json")
+            return
+        case [describe, *table, name] if (
+            out is None
+            and describe.lower() in ("describe", "desc")
+            and [word.lower() for word in table] in ([], ["table"])
+        ):
+            click.get_current_context().invoke(tables, name=name.lower(), as_json=form == "json")
+            return
     with query(lake, statement, as_of) as reader:
         output.answer(reader, form, out)
 

@@ -171,6 +171,18 @@ def test_where_nothing_is_configured_the_demos_lake_is_read(wirehouse: Wirehouse
     assert wirehouse("land").code == 2
 
 
+@pytest.mark.parametrize("said", ["show TABLES;", "SHOW TABLES\n"])
+def test_sql_lists_the_tables(wirehouse: Wirehouse, said: str) -> None:
+    assert wirehouse("sql", said).out == wirehouse("tables").out
+    assert wirehouse("sql", "--format", "json", said).out == wirehouse("tables", "--json").out
+
+
+@pytest.mark.parametrize("said", ["DESCRIBE gold.violations;", "desc table `gold`.`violations`"])
+def test_sql_describes_a_table(wirehouse: Wirehouse, said: str) -> None:
+    assert wirehouse("sql", said).out == wirehouse("tables", "gold.violations").out
+    assert "there is no table gold.x" in wirehouse("sql", "DESCRIBE gold.x").err
+
+
 def test_simulators_are_named_with_their_article(wirehouse: Wirehouse) -> None:
     said = wirehouse("simulate", "--help").out
     assert "An Ockam stream service stream." in said

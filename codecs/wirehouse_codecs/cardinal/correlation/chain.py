@@ -29,6 +29,10 @@ only announces it; if the channel's copy never comes and a child of the ancestor
 there. While a reorg is open, the removed blocks and what descends from them on ordinary topics displace nothing, and
 other ordinary blocks have to beat the heaviest removed one. After its ReorgComplete the normal weights hold.
 
+A channel may be read before the ordinary partitions that bring the ancestor, or after the channel of a later reorg.
+Then nothing reverts: the hash stays announced, and heavier blocks above it displace the head at any depth. The hash is
+wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its number.
+
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
 `HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. Without a Batch it has no
 number, so no head ends it: its Batch may stand in another partition that is read later. So may what a block with a
@@ -45,16 +49,18 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain as concatenated
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from wirehouse_codecs.cardinal.correlation.chain_state import (
     Node,
+    NotCanonical,
     ReorgState,
     Stage,
     completion,
     has_number,
     is_on,
+    is_read_again,
     node_from_json,
     node_to_json,
     reorg_from_json,
@@ -125,8 +131,8 @@ class Chain:
         #: Blocks up to this number may have had a parent that we don't know.
         self._known_from: int | None = None
         self._forgotten_below: int | None = None
-        #: Hashes that a Reorg or ReorgComplete named and that were never canonical, and the last topic of each.
-        self._unknown: dict[bytes, str | None] = {}
+        #: Hashes that a Reorg or ReorgComplete named before they were canonical, oldest first.
+        self._unknown: dict[bytes, NotCanonical] = {}
         #: Living blocks by first message; living ones with a Batch and closed ones by number.
         self._lives: deque[tuple[int, int, bytes]] = deque()
         self._by_number: list[tuple[int, int, bytes]] = []
@@ -232,6 +238,12 @@ class Chain:
             yield from self._end_oldest(Place.before(first_ns + HORIZON_NS + 1), judged=True)
         for key in [key for key, reorg in self._reorgs.items() if reorg.first_ns + HORIZON_NS < now_ns]:
             del self._reorgs[key]
+        while self._unknown:
+            ancestor, named = next(iter(self._unknown.items()))
+            if named.place.arrived_at_ns + HORIZON_NS >= now_ns:
+                break
+            yield from self._judge_ancestor(ancestor, named, over=True)
+            del self._unknown[ancestor]
 
     def _end_oldest(self, place: Place, *, judged: bool) -> Iterator[Outcome]:
         _, seen, block_hash = self._lives.popleft()
@@ -277,7 +289,9 @@ class Chain:
         for entry in waiting:
             heapq.heappush(self._by_number, entry)
         for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
-            yield from self._lapse(reorg, place)
+            # While the channel goes on its end may come.
+            if not is_on(place, reorg):
+                yield from self._lapse(reorg, place)
         self._forget()
 
     def _passed(
@@ -486,6 +500,7 @@ class Chain:
             yield from self._place_block(node, event.place)
         for place in (node.first_place, node.batch_place, event.place):
             self._was_read(place, node.number if node.linked else None)
+        yield from self._judge_ancestors()
 
     def _is_refused(self, node: Node) -> bool:
         parent = self._nodes.get(node.parent)
@@ -600,14 +615,15 @@ class Chain:
             return
         depth = len(self._chain) - 1 - ancestor
         announced = self._reorgs.get(self._chain[ancestor])
-        if depth <= self._threshold:
+        if depth <= self._threshold or self._chain[ancestor] in self._unknown:
             yield from self._switch(ancestor, branch + path[1:], place, told=True)
         elif announced is not None and announced.stage is Stage.ANNOUNCED:
             yield from self._carry_out(announced, place, branch[0])
         elif not branch[0].branch_found:
             branch[0].branch_found = True
             # That the Reorg of their channel names another block was found.
-            misled = {topic for topic in self._unknown.values() if topic is not None and self.is_channel(topic)}
+            named_on = {named.topic for named in self._unknown.values()}
+            misled = {topic for topic in named_on if topic is not None and self.is_channel(topic)}
             if misled.intersection(member.topic for member in (*branch, *path)):
                 return
             head, fork = self._nodes[self._chain[-1]], self._nodes[self._chain[ancestor]]
@@ -648,7 +664,11 @@ class Chain:
         if told and removed:
             fork = self._nodes[self._chain[ancestor]]
             blocks = (fork.block_hash, fork.number, len(removed), old_head, self._chain[-1])
-            yield ReorgRow(place, *blocks, announced=False, channel=None, completed=True, changed_at=place)
+            named = self._unknown.get(fork.block_hash)
+            channel = None if named is None else named.channel
+            yield ReorgRow(
+                place, *blocks, announced=named is not None, channel=channel, completed=True, changed_at=place
+            )
 
     def _update(self, place: Place, added: list[Node], removed: list[Node]) -> Update:
         head = self._nodes[self._chain[-1]]
@@ -709,6 +729,11 @@ class Chain:
             if added or removed:
                 yield self._update(place, added, removed)
             yield from canonical
+            for child in [child for below in taken for child in self._complete_children(below)]:
+                if child.linked and child.block_hash not in self._at:
+                    path, heaviest = self._best_path(child)
+                    if heaviest > self._weight_to_beat(child):
+                        yield from self._displace(child, path, place)
 
     def _insert_below(self, above: Node, below: Node) -> None:
         position = self._position(above.block_hash)
@@ -756,19 +781,79 @@ class Chain:
         node = self._nodes.get(ancestor)
         return ancestor in self._reorgs or (node is not None and node.was_canonical)
 
-    def _never_canonical(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[Outcome]:
-        """Rule `reorg_ancestor_wrong` of a hash, once: the copies of a Reorg and its ReorgComplete repeat it."""
-        ancestor = event.ancestor_hash
-        known = ancestor in self._unknown
-        self._unknown[ancestor] = event.place.topic
-        if not known:
-            if len(self._unknown) > MAX_REORGS:
+    def _not_canonical(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[Outcome]:
+        """The event names a block that is wrong, or that the ordinary partitions still have to bring."""
+        place, ancestor = event.place, event.ancestor_hash
+        named = self._unknown.get(ancestor)
+        if named is None:
+            if len(self._unknown) >= MAX_REORGS:
                 del self._unknown[next(iter(self._unknown))]
+            named = self._unknown[ancestor] = NotCanonical(event.number, place)
+        named.topic = place.topic
+        if self._is_channel_of(place.topic, ancestor):
+            named.channel = place.topic
+        yield from self._judge_ancestors()
+
+    def _was_only_announced(self, ancestor: bytes) -> bool:
+        """It was named before it was canonical, and its channel hasn't begun."""
+        named = self._unknown.get(ancestor)
+        return named is not None and not self._is_channel_of(named.channel, ancestor)
+
+    def _is_out_of_order(self, ancestor: bytes) -> bool:
+        """A Reorg of the head removes nothing yet; one of a block that another large reorg removed comes too late."""
+        node = self._nodes.get(ancestor)
+        if node is None or ancestor in self._at:
+            return self._chain[-1:] == [ancestor]
+        return len(self._branch(node)[0]) > self._threshold
+
+    def _judge_ancestors(self) -> Iterator[Outcome]:
+        for ancestor, named in self._unknown.items():
+            yield from self._judge_ancestor(ancestor, named)
+
+    def _judge_ancestor(self, ancestor: bytes, named: NotCanonical, *, over: bool = False) -> Iterator[Outcome]:
+        """Rule `reorg_ancestor_wrong` of a hash, once: the copies of a Reorg and its ReorgComplete repeat it."""
+        node = self._nodes.get(ancestor)
+        if named.judged:
+            return
+        if node is not None and node.was_canonical:
+            named.judged = True
+            if (node.number ^ named.number) & _32_BITS:
+                words = f"block {ancestor.hex()} has the number {node.number}, not {named.number}"
+                yield self._found("reorg_ancestor_wrong", named.place, words)
+        elif self._was_passed(named.number, node, over) and not self._may_be_right(ancestor, node):
+            named.judged = True
             words = (
-                f"block {ancestor.hex()} (number {event.number}) was never canonical, as far back as the chain is "
+                f"block {ancestor.hex()} (number {named.number}) was never canonical, as far back as the chain is "
                 "remembered"
             )
-            yield self._found("reorg_ancestor_wrong", event.place, words)
+            yield self._found("reorg_ancestor_wrong", named.place, words)
+
+    def _was_passed(self, number: int, node: Node | None, over: bool) -> bool:
+        """The ordinary partitions were read so far that a block of the number is canonical by now or never was.
+
+        What a hash that was never heard of lacks is its Batch. `over`: no more can be waited for.
+        """
+        partitions = self._read.items()
+        read = [
+            least
+            for (topic, _), least in partitions
+            if node is not None or topic is None or topic in self._ordinary or not self._ordinary
+        ]
+        known = [least for least in read if least is not None]
+        if not known or (len(known) < len(read) and not over):
+            return False
+        least = min(known)
+        # Its low 32 bits count: the number nearest to what was read.
+        near = least + ((number - least + (1 << 31)) & _32_BITS) - (1 << 31)
+        lowest = max((self._nodes[gap].number for gap in self._gaps), default=0)
+        return near >= lowest and (over or near + self._threshold < least)
+
+    def _may_be_right(self, ancestor: bytes, node: Node | None) -> bool:
+        """Why a right ancestor never was canonical: a reorg read before it passed it over, or it fills a gap."""
+        if node is None:
+            return self._options.start is None and ancestor in self._children
+        others = (self._nodes.get(other) for other in (*self._reorgs, *self._unknown) if other != ancestor)
+        return node.linked and any(other is not None and other.was_canonical for other in others)
 
     def _check_ancestor_number(
         self, reorg: ReorgState, event: ReorgArrived | ReorgCompleteArrived
@@ -782,6 +867,11 @@ class Chain:
     def _reorg_arrived(self, event: ReorgArrived) -> Iterator[Outcome]:
         place, ancestor = event.place, event.ancestor_hash
         on_channel = self._is_channel_of(place.topic, ancestor)
+        if on_channel and self._was_canonical(ancestor) and self._was_only_announced(ancestor):
+            del self._unknown[ancestor]
+        if ancestor in self._unknown:
+            yield from self._not_canonical(event)
+            return
         reorg = self._reorgs.get(ancestor)
         if reorg is not None and on_channel and reorg.stage in (Stage.COMPLETE, Stage.LAPSED, Stage.UNMADE):
             if reorg.channel is None and reorg.stage is not Stage.UNMADE:
@@ -792,8 +882,9 @@ class Chain:
                 # The same ancestor once more: another reorg.
                 del self._reorgs[ancestor]
                 reorg = None
-        if not self._was_canonical(ancestor):
-            yield from self._never_canonical(event)
+        out_of_order = reorg is None and on_channel and self._is_out_of_order(ancestor)
+        if out_of_order or not self._was_canonical(ancestor):
+            yield from self._not_canonical(event)
             return
         if reorg is None:
             reorg = self._announce(place, ancestor)
@@ -865,7 +956,9 @@ class Chain:
         reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
         reorg.removed = {node.block_hash: None for node in removed}
         reorg.depth = len(removed)
-        reorg.heaviest = max((node.weight for node in removed), default=0)
+        # What stands above a gap may be of the new chain.
+        below_gap = takewhile(lambda node: node.block_hash not in self._gaps, removed)
+        reorg.heaviest = max((node.weight for node in below_gap), default=0)
         if child is not None:
             path = self._best_path(child)[0]
             yield from self._set_off(reorg, child, place)
@@ -923,7 +1016,12 @@ class Chain:
             node.branch = reorg.ancestor
             # The channel carries all blocks up to the first that is heavier than what was removed.
             needed = parent.block_hash == reorg.ancestor or parent.weight <= reorg.heaviest
-            if needed and node.topic != reorg.channel:
+            # A reorg read ahead removes little, and what hung beside it on ordinary topics comes later.
+            beside = reorg.depth <= self._threshold and parent.topic != reorg.channel
+            # What came before the Reorg isn't of it: a channel read late finds what hangs beside its blocks.
+            before = node.batch_place is None or node.batch_place < reorg.place
+            ordinary = node.topic is None or not self.is_channel(node.topic)
+            if needed and ordinary and not beside and not before:
                 yield from self._shared(reorg, place, f"its block {_name(node)} came on topic {node.topic!r}", node)
 
     def _is_barred(self, node: Node, branch: list[Node]) -> bool:
@@ -963,7 +1061,7 @@ class Chain:
 
     def _batch_on_channel(self, event: BatchArrived) -> Iterator[Outcome]:
         for reorg in self._open_reorgs():
-            if not is_on(event.place, reorg):
+            if not is_on(event.place, reorg) or is_read_again(event.place, reorg):
                 continue
             yield from self._check_partition(reorg, event.place)
             if event.block_hash not in reorg.batches:
@@ -1018,10 +1116,12 @@ class Chain:
                 words = f"block {ancestor.hex()}, but the Reorg of this channel names {open_here.ancestor.hex()}"
                 yield self._found("reorg_ancestor_wrong", place, words)
             return
-        if not self._was_canonical(ancestor):
-            yield from self._never_canonical(event)
+        if ancestor in self._unknown or not self._was_canonical(ancestor):
+            yield from self._not_canonical(event)
             return
         reorg = self._reorgs.get(ancestor)
+        if reorg is not None and is_read_again(place, reorg):
+            return
         running = reorg is not None and reorg.stage in (Stage.OPEN, Stage.LAPSED)
         if reorg is not None:
             yield from self._check_ancestor_number(reorg, event)
@@ -1110,7 +1210,7 @@ class Chain:
                 "ordinary": sorted(self._ordinary),
                 "partitions": list(self._partitions.items()),
                 "read": [(*partition, number) for partition, number in self._read.items()],
-                "unknown": [(block_hash.hex(), topic) for block_hash, topic in self._unknown.items()],
+                "unknown": [(block_hash.hex(), *named.to_json()) for block_hash, named in self._unknown.items()],
                 "nodes": [node_to_json(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
                 "reorgs": [reorg_to_json(reorg) for reorg in self._reorgs.values()],
             },
@@ -1131,7 +1231,9 @@ class Chain:
         self._ordinary = set(state["ordinary"])
         self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
         self._read = {(topic, partition): number for topic, partition, number in state["read"]}
-        self._unknown = {bytes.fromhex(block_hash): topic for block_hash, topic in state["unknown"]}
+        self._unknown = {
+            bytes.fromhex(block_hash): NotCanonical.from_json(named) for block_hash, *named in state["unknown"]
+        }
         self._reorgs = {reorg.ancestor: reorg for reorg in map(reorg_from_json, state["reorgs"])}
         self._restore_nodes([node_from_json(row) for row in state["nodes"]])
 

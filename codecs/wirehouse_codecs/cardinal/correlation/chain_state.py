@@ -98,6 +98,30 @@ class ReorgState:
     again: Place | None = None
 
 
+@dataclass(slots=True)
+class NotCanonical:
+    """A block that a Reorg or ReorgComplete named before it was canonical: it is wrong, or was read ahead."""
+
+    number: int
+    #: The first such message, and the topic of the last.
+    place: Place
+    topic: str | None = None
+    #: The topic of one that seemed to stand on the channel.
+    channel: str | None = None
+    #: Nothing more is found of it.
+    judged: bool = False
+
+    def to_json(self) -> list[Any]:
+        """As carried state writes it."""
+        return [self.number, self.place.to_json(), self.topic, self.channel, self.judged]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> NotCanonical:
+        """What `to_json` wrote."""
+        number, place, *rest = row
+        return cls(number, Place.from_json(place), *rest)
+
+
 def has_number(node: Node) -> bool:
     """It has a Batch, or is the configured start."""
     return node.batch_order is not None or node.linked
@@ -111,6 +135,14 @@ def completion(node: Node) -> int:
 def is_on(place: Place, reorg: ReorgState) -> bool:
     """The place is on the reorg's channel."""
     return reorg.channel is not None and place.topic == reorg.channel
+
+
+def is_read_again(place: Place, reorg: ReorgState) -> bool:
+    """The place stands before the reorg's Reorg on its channel: a reader went back to an earlier reorg."""
+    begin = reorg.place
+    if (place.topic, place.partition) != (begin.topic, begin.partition) or not is_on(place, reorg):
+        return False
+    return place.offset is not None and begin.offset is not None and place.offset < begin.offset
 
 
 _FLAGS: Final = (
