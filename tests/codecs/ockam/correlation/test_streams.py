@@ -252,6 +252,7 @@ class Model:
         self.partial = False
         self.settled_ns = self.now_ns = -1
         self.unnamed: dict[bytes, int] = {}
+        self.clocks, self.by_clocks = False, set[int]()
         self.alive = alive = set[bytes]()
         pushes: list[Pushed] = []
         for step in steps:
@@ -281,7 +282,7 @@ class Model:
         for index, where in self.unconfirmed.items():
             sent = [stored.pushed_at_ns for stored in self.confirms if stored.index == index]
             sent += [pushed.at_ns for pushed in pushes]
-            if all(at_ns is None or at_ns > where.arrived_at_ns for at_ns in sent):
+            if index not in self.by_clocks and all(at_ns is None or at_ns > where.arrived_at_ns for at_ns in sent):
                 self.found.add(("index_never_confirmed", where))
 
     @property
@@ -295,8 +296,15 @@ class Model:
             for one in self.confirms
             if stored.pushed_at_ns is not None and one.where.arrived_at_ns < stored.pushed_at_ns
         ]
+        # An answer that comes no later than its request shows that two clocks tell the time.
+        pushed_ns = stored.pushed_at_ns
+        self.clocks |= pushed_ns is not None and pushed_ns >= stored.where.arrived_at_ns
+        if self.clocks and pushed_ns is not None:
+            self.by_clocks.add(stored.index)
         if stored.index in self.confirmed:
             self.found.add(("duplicate_index", stored.where))
+        elif self.clocks:
+            pass
         elif max(before, default=0) > stored.index and max(own, default=0) <= stored.index:
             self.found.add(("index_decreases", stored.where))
         self.confirms.append(stored)

@@ -361,7 +361,8 @@ def test_a_fault_is_found_beside_connections_of_which_one_side_was_captured(name
         of_client += [
             packet for packet in packets(conversation) if read_packet(ETHERNET, packet.data).destination_port == port
         ]
-    judged = judge([*of_client, *captured_of(of_fault(config))], port)
+    packets_in_order = sorted([*of_client, *captured_of(of_fault(config))], key=lambda packet: packet.ts_ns)
+    judged = judge(packets_in_order, port)
     assert judged.found[name] == 1
 
 
