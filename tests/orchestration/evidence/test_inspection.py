@@ -353,6 +353,15 @@ def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.Capt
         assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
 
 
+@pytest.mark.parametrize("name", ["bamboo", "hiero", "ockam", "wallaroo"])
+def test_a_packet_that_is_cut_within_its_headers_is_a_row(tmp_path: Path, name: str) -> None:
+    whole = next(iter(simulate(SimulatorConfig(connectors=1, messages_per_connector=1))))
+    path = tmp_path / "cut.pcap"
+    with path.open("wb") as stream:
+        write_pcap([whole], stream, snap_length=40)
+    assert [row["skip"] for row in as_json(path, name, 7100)] == ["truncated"]
+
+
 def test_of_packets_that_were_cut_it_is_said_where_no_protocol_is_known_too(tmp_path: Path) -> None:
     sent = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
     path = tmp_path / "cut.pcap"

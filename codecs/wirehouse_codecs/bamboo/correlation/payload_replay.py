@@ -289,13 +289,13 @@ class Replays:
 
     def take(self, row: Row) -> None:
         """A row of the log."""
-        kind, key = row["row_kind"], (row["connection_id"], row["proposal_number"])
+        kind = row["row_kind"]
         if kind == SESSION:
             self._sessions[row["connection_id"]] = row["session"]
         elif kind == PROPOSAL and is_replayed(row["proposal"]):
-            self._proposals[key] = row["proposal"]
+            self._proposals[row["connection_id"], row["proposal_number"]] = row["proposal"]
         elif kind == MESSAGE and row["message"]["kind"] in KINDS:
-            message = row["message"]
+            message, key = row["message"], (row["connection_id"], row["proposal_number"])
             if message["kind"] == "propose" and is_replayed(message):
                 self._messages[key] = []
             if key in self._messages:
