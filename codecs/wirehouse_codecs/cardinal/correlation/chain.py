@@ -48,7 +48,6 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain as concatenated
 from itertools import islice, takewhile
 from typing import Any, Final
 
@@ -274,9 +273,12 @@ class Chain:
         )
         read = min((-1 if number is None else number for number in self._read.values()), default=-1) - self._threshold
         waiting = []
-        for entry, node in concatenated(
-            self._passed(self._lacking, min(read, below)), self._passed(self._by_number, below)
-        ):
+        # In one order, whether or not a window's end put all of them on one heap.
+        for entry in heapq.merge(_taken(self._lacking, min(read, below)), _taken(self._by_number, below)):
+            _, seen, block_hash = entry
+            node = self._nodes.get(block_hash)
+            if node is None or not node.open or node.seen != seen:
+                continue
             lacks = node.complete_order is None or not self._is_parent_heard_of(node)
             if node.number < above_gap:
                 waiting.append(entry)
@@ -293,16 +295,6 @@ class Chain:
             if not is_on(place, reorg):
                 yield from self._lapse(reorg, place)
         self._forget()
-
-    def _passed(
-        self, numbers: list[tuple[int, int, bytes]], below: int
-    ) -> Iterator[tuple[tuple[int, int, bytes], Node]]:
-        """Take the living blocks below a number off the heap."""
-        while numbers and numbers[0][0] < below:
-            entry = _, seen, block_hash = heapq.heappop(numbers)
-            node = self._nodes.get(block_hash)
-            if node is not None and node.open and node.seen == seen:
-                yield entry, node
 
     def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
@@ -1248,6 +1240,12 @@ class Chain:
                 self._watch(node)
             elif not node.open and node.block_hash not in self._at:
                 heapq.heappush(self._leaving, (node.number, node.seen, node.block_hash))
+
+
+def _taken(numbers: list[tuple[int, int, bytes]], below: int) -> Iterator[tuple[int, int, bytes]]:
+    """Take the blocks below a number off a heap, the lowest first."""
+    while numbers and numbers[0][0] < below:
+        yield heapq.heappop(numbers)
 
 
 def _name(node: Node) -> str:
