@@ -119,3 +119,9 @@ def test_a_network_written_by_hand_breaks_no_rule_and_gives_what_it_means(seed: 
     for block_hash, block in blocks.items():
         assert block.complete
         assert {update.key: update.value for update in block.updates} == sent.content(block_hash)
+
+
+def test_blocks_that_end_together_end_in_one_order_wherever_windows_end() -> None:
+    # Here a block lacks its parent, and lower ones wait for a gap to close: at one change of the head all of them end.
+    random, sent = Random(1), by_hand(651)
+    assert all(read(sent, 3, random) == read(sent, 0, random) for _ in range(3))
