@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-alone test-jobs test-servers test-fast check bench chaos ui superset superset-check pictures
+.PHONY: help setup demo docs test test-alone test-jobs test-servers test-fast test-long check bench chaos ui superset superset-check pictures
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,12 +35,12 @@ superset-check: setup ## Import the bundle, and hold what a running Superset sho
 pictures: setup ## Take the pictures of README and docs/ anew, of the demo's lake or CONFIG's
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m infra.tools.pictures
 
-test: setup ## All tests
+test: setup ## All tests, of long searches the first cases
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-alone test-servers
 
 # What needs no servers, in the order of what fails first.
 test-alone: test-fast
-	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
+	@$(BIN)/pytest -n auto -m "property and not long and not spark and not servers and not superset"
 	@$(MAKE) --no-print-directory test-jobs
 
 test-jobs: setup
@@ -52,6 +52,9 @@ test-servers: setup
 
 test-fast: setup ## The tests without JVM and properties (a minute)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers and not superset"
+
+test-long: setup ## The rest of long searches, which `make test` only begins (before a release)
+	@$(BIN)/pytest -n auto -m long
 
 docs: setup ## The site of docs/, in site/
 	@$(BIN)/zensical build --clean --strict
