@@ -106,16 +106,20 @@ def _outcome(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if verbose:
             traceback.print_exc()
-        _say(_one_line(error, verbose))
+        for line in _lines(error, verbose):
+            _say(line)
         return USAGE if isinstance(error, UsageError) else FAILED
 
 
-def _one_line(error: Exception, verbose: bool) -> str:
+def _lines(error: Exception, verbose: bool) -> list[str]:
+    """What went wrong: a line for each mistake of a user, else one line."""
+    if isinstance(error, UsageError):
+        return [" ".join(line.split()) for line in str(error).splitlines()]
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, WirehouseError):
-        return text
+        return [text]
     more = "" if verbose else " (`wirehouse --verbose ...` shows where)"
-    return f"{type(error).__name__}: {text[:500]}{more}"
+    return [f"{type(error).__name__}: {text[:500]}{more}"]
 
 
 def _say(text: str) -> None:

@@ -247,6 +247,13 @@ def test_wrong_usage_is_one_line_and_exits_2(wirehouse: Wirehouse, arguments: li
     assert "Traceback" not in answer.err
 
 
+def test_each_mistake_of_the_configuration_is_a_line(wirehouse: Wirehouse) -> None:
+    (wirehouse.folder / "wirehouse.toml").write_text('[lake]\nroot = "lake"\n')
+    answer = wirehouse("land")
+    assert answer.code == 2
+    assert [line.split(": ")[2] for line in answer.err.splitlines()] == ["lakehouse.root", "lake"]
+
+
 @pytest.mark.property
 def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
     wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
