@@ -98,8 +98,11 @@ The end
   (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
   a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
-  ignored, and reported unless they are copies of bytes that were seen. Data may be captured shortly before the SYN of
-  its connection: then it moves to that connection.
+  ignored, and reported unless they are copies of bytes that were seen.
+- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured. Then
+  it moves to that connection, if the one before has not delivered it. What stands before the next byte there may be a
+  retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without a gap.
+  A known copy stays.
 - What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
   claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 
@@ -120,7 +123,7 @@ from typing import Final
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.apart import Fate
+from wirehouse_codecs.tcp.apart import Apart, Fate, Judged
 from wirehouse_codecs.tcp.connection import Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
@@ -136,7 +139,6 @@ from wirehouse_codecs.tcp.events import (
     ResetIgnored,
     TcpSegment,
 )
-from wirehouse_codecs.tcp.ignored import Why
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import doubt_reset, take_reset
@@ -158,7 +160,7 @@ __all__ = [
     "TcpSegment",
 ]
 
-FLOW_VERSION: Final = 15
+FLOW_VERSION: Final = 16
 
 
 class Flow:
@@ -313,11 +315,12 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    fate = Fate.WAITS
+    judged = Judged(place, Fate.WAITS, 0)
     events: list[Event] = []
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
+        judged = Judged(place, fate, len(segment.payload))
     elif flags & RST:
         if take_reset(connection, segment, was_captured=was_captured):
             events += _close(connection, "reset", place)
@@ -325,14 +328,14 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         events += _take_turn(connection, segment)
         events += _advance(connection, place)
         for one in early:
-            ours.packets += 1
+            connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
         if ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
-    if ours.last_stray is place:
-        fate = Fate.STRAY
+    if ours.judged is not None and ours.judged.place is place:
+        judged = ours.judged
     if segment.payload and segment.sequence != before:
-        connection.keep_apart(segment, fate)
+        connection.keep_apart(Apart(segment, judged.fate, judged.ignored))
     return events
 
 
@@ -391,8 +394,9 @@ def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> li
     """Take a segment that came before, when nobody knew where it belongs."""
     events = [*_take(connection, segment), *_advance(connection, place)]
     ours, _ = connection.sides(segment.direction)
-    if ours.last_stray is segment.place:
-        ours.ignore(Why.FAR, len(segment.payload), segment.place)
+    judged = ours.judged
+    if judged is not None and judged.place is segment.place and judged.fate.why is not None:
+        ours.ignore(judged.fate.why, judged.ignored, segment.place)
     return events
 
 
