@@ -29,7 +29,8 @@ Numbering
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
-  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
+  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
+  alone ends this wait, without another segment.
 - What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
   that it holds also when the other side is numbered later, or otherwise.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
@@ -231,6 +232,8 @@ class Flow:
         waiting = [segment.place for segment in connection.held[:1]]
         if connection.reset is not None:
             waiting.append(connection.reset_waits_since)
+        if connection.uncaptured is not None:
+            waiting.append(connection.first)
         return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
@@ -243,6 +246,11 @@ class Flow:
         connection.keep_early(ns - options.hole_wait_ns)
         if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
+            connection.judge_regular()
+        uncaptured, waited_ns = connection.uncaptured, connection.first.arrived_at_ns + options.hole_wait_ns
+        if uncaptured is not None and waited_ns <= ns:
+            place = replace(last, arrived_at_ns=max(waited_ns, last.arrived_at_ns))
+            events += [*uncaptured.pass_uncaptured(place), *_advance(connection, place)]
             connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
@@ -446,7 +454,7 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-    if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+    if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
         events += theirs.pass_uncaptured(place)
     elif connection.in_middle:
         theirs.follow()

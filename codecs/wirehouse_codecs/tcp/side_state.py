@@ -148,6 +148,11 @@ class SideState:
         return self.next_byte < end
 
     @property
+    def is_uncaptured(self) -> bool:
+        """No packet of it was captured, and the other side acknowledged bytes."""
+        return not self.packets and self.lacks(self._acknowledged)
+
+    @property
     def has_begun(self) -> bool:
         """Bytes of it, or its end, were seen or passed over."""
         return not self._is_untouched

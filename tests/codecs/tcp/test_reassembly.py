@@ -490,10 +490,28 @@ def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
     assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
     assert talk.send(C, 1, b"b", acknowledgment=7) == [], "the other side may come late"
     events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
-    assert plain(events) == [("server", "hole", 0, 9), ("client", 1, b"b"), ("client", 2, b"c")]
+    assert plain(events) == [
+        *[("server", "hole", 0, 7), ("client", 1, b"b")],
+        *[("server", "hole", 7, 9), ("client", 2, b"c")],
+    ]
     assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
     assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
     assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_time_alone_says_that_a_side_is_not_captured() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert talk.send(C, 0, b"a", acknowledgment=7) == []
+    due_ns = talk.connection.first.arrived_at_ns + OPTIONS.hole_wait_ns
+    assert talk.flow.ends_ns == due_ns
+    assert talk.flow.expire(due_ns - 1) == []
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    events = talk.flow.expire(due_ns)
+    assert plain(events) == [("server", "hole", 0, 7), ("client", 0, b"a")]
+    assert {event.place for event in events} == {replace(talk.sent[-1].place, arrived_at_ns=due_ns)}
+    assert talk.flow.expire(due_ns) == []
 
 
 @pytest.mark.parametrize("short", [True, False])
