@@ -8,16 +8,40 @@ the flow was cut into snapshots.
 How a passive reader can know
 -----------------------------
 
-A capture is what one observer saw. Packets are missing, come twice, come in another order, or come from two observers
-with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost. But each segment
-says more than its bytes: its sequence number says where its sender's stream stands, and its acknowledgment says which
-bytes of the other side its sender's host had received. Reassembly rests on these two facts:
+Two hosts talk, and an observer writes down the packets that pass. Reassembly reads what the observer wrote. It can't
+ask for a packet again, as a receiver does. Packets are missing, come twice, come in another order, or come from two
+observers with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost.
+
+But each segment says more than its bytes. Its **sequence number** says where its sender's stream stands. Its
+**acknowledgment** says that its sender's host has all bytes of the other side before this number. So each host
+testifies what the other one sent. Three conclusions carry everything below:
 
 - What a receiver acknowledged was sent. If the capture lacks it, it is missing, not unsaid.
 - What a receiver did not acknowledge will be sent again. So it is worth waiting for.
 - What a host acknowledges after an event, it received after it. So it was alive.
 
 A single number may be garbled or forged. So a number far from what is expected counts only when a second one agrees.
+
+**Acknowledgments number a side.** A stream's positions count from its first byte. A SYN says which sequence number that
+byte has. If the SYN is not captured, the other host's acknowledgments say it, and say how far the stream has come
+since. They do so even if no packet of the side was captured: then all of its bytes are missing, at known positions.
+
+**Holes.** A gap is a stretch of a stream that was not captured yet. It may be filled late, so the bytes behind it wait.
+A gap becomes a hole when waiting is pointless (its time is over) or too expensive (too much waits behind it). A hole is
+an event, with a beginning and an end. So whoever reads the stream knows that bytes are missing, and how many.
+
+**Questions before answers.** A host answers what it has received. So data that acknowledges bytes of the other side
+comes after these bytes, or after the hole in their place, whatever the order of arrival was.
+
+**RST.** A RST ends a connection, but anyone can send one. A host accepts it only at the exact number that it expects. A
+passive reader knows that number only if it has seen all before it. So a RST that stands elsewhere waits: whether its
+alleged sender goes on talking says what it was.
+
+**Beginning in the middle.** A capture may begin after its connections. Then no SYN was captured, and the first bytes
+may be new ones or a retransmission. So they are held until the other host acknowledges: where it waits, the stream
+begins.
+
+The rest of this page lists the cases.
 
 Numbering
 ---------
@@ -38,9 +62,9 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and the
-  connection does not begin in the middle: what is missing from its first byte on is a hole. Bytes that were held wait
-  for what they acknowledge, like all others.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and
+  nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
+  as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
   modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -100,10 +124,10 @@ The end
   a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored, and reported unless they are copies of bytes that were seen.
-- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured. Then
-  it moves to that connection, if the one before has not delivered it. What stands before the next byte there may be a
-  retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without a gap.
-  A known copy stays.
+- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
+  Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
+  be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
+  a gap. A known copy stays.
 - What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
   claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 
