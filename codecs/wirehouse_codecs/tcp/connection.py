@@ -174,21 +174,34 @@ class Connection:
 
     def take_back(self, side: Side) -> list[TcpSegment]:
         """The segments of a side that were ignored, and are credible now."""
-        back = [
-            one
-            for one in self._apart
-            if one.fate is Fate.STRAY and one.segment.direction is side.direction and side.is_near(one.segment.sequence)
-        ]
+        back = [one for one in self._apart if self._is_open(one, side) and side.is_near(one.segment.sequence)]
         self._apart = [one for one in self._apart if one not in back]
         side.judged = None
-        side.strays -= len(back)
+        side.strays -= sum([one.fate is Fate.STRAY for one in back])
         side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
         return [one.segment for one in back]
 
     def keep_early(self, until_ns: int | None = None) -> None:
-        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection."""
-        while self._apart and (until_ns is None or self._apart[0].segment.place.arrived_at_ns <= until_ns):
-            self._keep_first()
+        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection.
+
+        While a side has two numberings, those that the other one may make credible are still kept.
+        """
+        if not self._apart or (until_ns is not None and self._apart[0].segment.place.arrived_at_ns > until_ns):
+            return
+        kept = []
+        for one in self._apart:
+            side, _ = self.sides(one.segment.direction)
+            may_count = self.closed is None and side.has_two_numberings and self._is_open(one, side)
+            if until_ns is not None and (may_count or one.segment.place.arrived_at_ns > until_ns):
+                kept.append(one)
+            else:
+                self._ignore(one)
+        self._apart = kept
+
+    @staticmethod
+    def _is_open(apart: Apart, side: Side) -> bool:
+        """A segment of `side` is ignored because of where the bytes of the side begin."""
+        return apart.fate in (Fate.STRAY, Fate.BEFORE) and apart.segment.direction is side.direction
 
     def _keep_first(self) -> None:
         self._ignore(self._apart.pop(0))

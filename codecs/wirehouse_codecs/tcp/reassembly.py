@@ -440,7 +440,8 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if not segment.window:
         ours.zero_windows += 1
     if connection.opened == "middle":
-        ours.begin_to_send(sequence)
+        held = connection.held
+        ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)

@@ -153,6 +153,11 @@ class SideState:
         return not self.packets and self.lacks(self._acknowledged)
 
     @property
+    def has_two_numberings(self) -> bool:
+        """Nothing says yet which of two sequence numbers its first byte has."""
+        return self._other != UNKNOWN
+
+    @property
     def has_begun(self) -> bool:
         """Bytes of it, or its end, were seen or passed over."""
         return not self._is_untouched

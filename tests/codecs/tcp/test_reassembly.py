@@ -331,6 +331,16 @@ def test_in_the_middle_what_was_sent_after_its_first_packet_is_missing() -> None
     assert plain(events) == [("client", "hole", 0, 1022), ("server", 1, b"b"), ("client", 1022, b"c")]
 
 
+def test_in_the_middle_a_packet_behind_held_bytes_is_not_the_first() -> None:
+    """What stands between both was sent before the capture began, and is no hole."""
+    talk = Dialogue()
+    talk.send(C, 30, b"first", acknowledgment=5)
+    talk.send(C, 10, acknowledgment=5)
+    talk.send(C, 35, acknowledgment=6)
+    events = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(events)[-1:] == [("client", 0, b"first")]
+
+
 def test_of_held_segments_the_stream_begins_with_the_lowest_that_goes_on() -> None:
     talk = Dialogue()
     for start in (50, 2, 8, 14):
@@ -383,6 +393,19 @@ def test_bytes_that_go_on_number_a_stream_whose_syn_was_not_captured(payload: by
     assert joined(talk.send(S, 4, payload)) == [("server", 0, b"some" + payload)]
     server = talk.connection.server
     assert (server.strays, server.ignored_bytes, server.missing_bytes, server.take_ignored()) == (0, 0, 0, [])
+
+
+@pytest.mark.parametrize(("ahead", "wait_ns"), [(-(2**30), 10**10), (2**20, 0), (2**30, 10**10)])
+def test_bytes_are_kept_until_it_is_known_which_answer_to_a_syn_numbers_them(ahead: int, wait_ns: int) -> None:
+    """The first answer is `ahead` of the second, whose bytes come before it."""
+    talk = Dialogue()
+    talk.send(S, ahead - 1, flags=SYN | ACK)
+    talk.send(S, 0, b"wel")
+    events = talk.wait(wait_ns).send(S, -1, flags=SYN | ACK)
+    events += talk.send(S, 3, b"co") + talk.send(S, 5, b"me", FIN | ACK) + talk.flow.expire(2**62)
+    assert joined(events) == [("server", 0, b"welcome"), "closed idle"]
+    assert_balances(talk.sent, told(talk.sent, cut=True))
+    assert states(told(talk.sent, cut=True)) == states(told(talk.sent))
 
 
 def test_an_acknowledgment_numbers_bytes_whose_syn_was_not_captured() -> None:
