@@ -74,7 +74,8 @@ class Connection:
         if self.closed is not None:
             return True
         if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
-            return not theirs.is_answered_by(segment.acknowledgment, may_have_data=not ours.has_begun)
+            may_be_late = not ours.has_begun or ours.may_have_begun_at(segment.sequence + 1)
+            return not theirs.is_answered_by(segment.acknowledgment, may_have_data=may_be_late)
         if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
             age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
             return age_ns >= ours.options.hole_wait_ns

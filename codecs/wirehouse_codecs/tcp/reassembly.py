@@ -148,7 +148,7 @@ from typing import Final
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.apart import Apart, Fate, Judged
+from wirehouse_codecs.tcp.apart import Apart, Fate
 from wirehouse_codecs.tcp.connection import Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
@@ -252,22 +252,27 @@ class Flow:
         if connection.closed is not None:
             return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
-        ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
-        waiting = [segment.place for segment in connection.held[:1]]
+        wait_ns = options.hole_wait_ns
+        ends_ns = last_ns + (wait_ns if finished else options.idle_ns)
+        if connection.held:
+            ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
         if connection.reset is not None:
-            waiting.append(connection.reset_waits_since)
+            ends_ns = min(ends_ns, connection.reset_waits_since.arrived_at_ns + wait_ns)
         if connection.uncaptured is not None:
-            waiting.append(connection.first)
-        return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
+            ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
+        return ends_ns
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
+        ends_ns = self.ends_ns
+        connection.keep_early(ns - self._options.hole_wait_ns)
+        if ends_ns is None or ns < ends_ns:
+            return []
         events: list[Event] = []
         last, options = connection.last, self._options
-        connection.keep_early(ns - options.hole_wait_ns)
         if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
             connection.judge_regular()
@@ -347,12 +352,12 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    judged = Judged(place, Fate.WAITS, 0)
+    fate, ignored = Fate.WAITS, 0
     events: list[Event] = []
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
-        judged = Judged(place, fate, len(segment.payload))
+        ignored = len(segment.payload)
     elif flags & RST:
         if take_reset(connection, segment, was_captured=was_captured):
             events += _close(connection, "reset", place)
@@ -365,9 +370,9 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         if ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
     if ours.judged is not None and ours.judged.place is place:
-        judged = ours.judged
+        _, fate, ignored = ours.judged
     if segment.payload and segment.sequence != before:
-        connection.keep_apart(Apart(segment, judged.fate, judged.ignored))
+        connection.keep_apart(Apart(segment, fate, ignored))
     return events
 
 
@@ -504,9 +509,13 @@ def _advance(connection: Connection, place: Place, *, ending: bool = False) -> l
     if client.is_in_order and server.is_in_order and not ending:
         return events
     while True:
-        told = [*client.tell_answers(server, place), *server.tell_answers(client, place)]
+        told: list[Event] = []
+        may_resolve = client.answers_wait or server.answers_wait
+        if may_resolve:
+            told += [*client.tell_answers(server, place), *server.tell_answers(client, place)]
         told += [*client.tell_due_holes(place), *server.tell_due_holes(place)]
-        told = told or _resolve(client, server, place, ending=ending)
+        if not told and (may_resolve or ending):
+            told = _resolve(client, server, place, ending=ending)
         if not told:
             return events
         events += told
