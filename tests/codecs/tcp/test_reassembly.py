@@ -220,6 +220,14 @@ def test_both_sides_may_open_at_once() -> None:
     assert plain(talk.send(S, 0, b"s") + talk.send(C, 0, b"c")) == [("server", 0, b"s"), ("client", 0, b"c")]
 
 
+def test_a_late_answer_to_a_syn_with_data_opens_no_other_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, b"a", SYN)
+    talk.send(C, 4, b"e", acknowledgment=1)
+    talk.send(S, 1, b"x", acknowledgment=5)
+    assert "open syn_ack" not in plain(talk.send(S, -1, flags=SYN | ACK, acknowledgment=1))
+
+
 def test_a_syn_may_carry_data() -> None:
     talk = Dialogue()
     assert plain(talk.send(C, -1, b"early", SYN)) == ["open syn", ("client", 0, b"early")]
