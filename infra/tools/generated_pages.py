@@ -79,9 +79,36 @@ finding under these ids, and so do the asset checks in Dagster and `wirehouse in
 take no part in what follows and are kept in `silver.quarantine`.
 """
 MACHINES = """\
-The diagrams show only inputs that change the state; a dashed box stands for several states. The tables list every pair
-of a state and an input, with the rule that the input breaks there. An empty state means that the protocol does not
-foresee the pair; the rule says what follows.
+A protocol says which messages may follow which. A state machine is that part of the specification as a table: for each
+state and each message (or other input) the next state, or the rule that the message breaks. Wirehouse's sessions run
+these tables over the messages of a capture, and this page is drawn from the same tables. So you can check them against
+the specification, and look up why a message broke a rule: find the state, then the message.
+
+## How to read a diagram and its table
+
+A box is a state, and the dot points to the first one. An arrow is an input that changes the state; a dashed box stands
+for several states. Inputs that leave the state as it is are not drawn.
+
+The table below a diagram lists every pair of a state and an input. *becomes* is the next state, *breaks* the rule that
+the input breaks there. An empty *becomes* means that the protocol does not foresee the pair; the rule says what
+follows. An input that no side sends, such as missing messages or the end of the connection, has a name in plain words.
+
+## What a passive reader doesn't know
+
+The two hosts know their state. Wirehouse only sees what was captured, so its state is a conclusion. Three things make
+it uncertain, and each makes its verdicts weaker:
+
+- **Bytes are missing.** Packets were not captured, or one side wasn't at all. The missing bytes may have held any
+  message. So after a hole the state is one that any of them may have led to: some machines have a state `unknown` for
+  it, the others remember what may have been missed. A rule is reported broken only if no missing message could excuse
+  it. The next message that is legal in one state only makes the state certain again.
+- **The capture begins in the middle.** What came before is missing, too. Only its end is known.
+- **Messages were on their way.** A host may send a message before it receives one that changes the state. The order in
+  which an observer sees both says nothing. The acknowledgment of the segment does: a message whose sender had not
+  received the other one is judged by the state before it.
+
+So a missing finding does not prove that a rule was kept. A finding means that no legal conversation looks like this in
+the capture. [Packets and connections](packets.md#streams) says which bytes are known to be missing, and how.
 """
 
 

@@ -153,6 +153,8 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
             if one.client is not reset.client
         )
     near = [one for one in own if abs(_position(one.first, base)) < FAR]
+    # Where a packet without bytes stands says so only if there is no other.
+    near = [one for one in near if one.syn or one.sent or one.fin] or near
     ends = [_position(one.first, base) + one.sent for one in near]
     parts, _ = _parts(before, reset.client, base)
     follows = parts[0].end if parts else 0

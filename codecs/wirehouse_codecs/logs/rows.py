@@ -483,6 +483,7 @@ class FlowLog:
         """Expire the timeouts that end by `ns`. No segment arrived until then."""
         for event in self._flow.expire(ns):
             self._take(event)
+            self._touched = True
 
     def end_window(self, window: Window) -> None:
         """End the window: expire timeouts, and add rows for what changed in it, including the state to carry."""
@@ -549,7 +550,7 @@ class FlowLog:
         self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:
-        # Also if a timeout ended the connection, before a packet of another connection: the end must be reported.
+        # Also if a segment of another connection ended this one: the end must be reported.
         self._touched = True
         if self._dialogue is not None:
             self._dialogue.close(event)

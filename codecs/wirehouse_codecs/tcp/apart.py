@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.events import TcpSegment
 from wirehouse_codecs.tcp.ignored import Why
 
@@ -14,16 +15,34 @@ class Fate(StrEnum):
 
     #: It waits behind a gap, or did.
     WAITS = "waits"
+    #: All of its bytes stand before the next one, and are the same as those that were delivered there.
+    COPY = "copy"
+    #: They stand before the next one, and differ from what was delivered.
+    DIFFERS = "differs"
+    #: They stand before the next one, where nothing is known to compare all of them with.
+    BEFORE = "before"
     #: It was ignored, as its number is not credible.
     STRAY = "stray"
-    #: It was ignored, as the connection had ended; it brought new bytes, or repeated what was known.
+    #: It was ignored, as the connection or the side had ended; it brought new bytes, or repeated what was known.
     LATE = "late"
     REPEATED = "repeated"
 
     @property
     def why(self) -> Why | None:
         """For what reason its bytes are ignored; None if nothing is lost by that."""
-        return {Fate.STRAY: Why.FAR, Fate.LATE: Why.AFTER}.get(self)
+        return _REASONS.get(self)
+
+
+_REASONS = {Fate.DIFFERS: Why.BEFORE, Fate.BEFORE: Why.BEFORE, Fate.STRAY: Why.FAR, Fate.LATE: Why.AFTER}
+
+
+class Judged(NamedTuple):
+    """What a side made of a segment that did not go on where it ended."""
+
+    place: Place
+    fate: Fate
+    #: How many of its bytes are no part of the stream. The others wait, or count as repeated.
+    ignored: int
 
 
 class Apart(NamedTuple):
@@ -31,3 +50,5 @@ class Apart(NamedTuple):
 
     segment: TcpSegment
     fate: Fate
+    #: As in `Judged`.
+    ignored: int = 0

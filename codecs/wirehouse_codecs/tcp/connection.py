@@ -24,6 +24,8 @@ HELD_SEGMENTS: Final = 64
 #: connection; and so many bytes of them.
 EARLY_SEGMENTS: Final = 16
 EARLY_BYTES: Final = 1 << 16
+#: What may have been sent again, and need not be of the next connection.
+_REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.REPEATED)
 
 
 @dataclass(slots=True)
@@ -72,7 +74,8 @@ class Connection:
         if self.closed is not None:
             return True
         if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
-            return not theirs.is_answered_by(segment.acknowledgment)
+            may_be_late = not ours.has_begun or ours.may_have_begun_at(segment.sequence + 1)
+            return not theirs.is_answered_by(segment.acknowledgment, may_have_data=may_be_late)
         if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
             age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
             return age_ns >= ours.options.hole_wait_ns
@@ -83,6 +86,13 @@ class Connection:
     def in_middle(self) -> bool:
         """The capture begins in its middle: its first packets are none that a late SYN explains."""
         return self.opened == "middle" and not self.has_syn
+
+    @property
+    def uncaptured(self) -> Side | None:
+        """The side of which no packet was captured, if bytes wait for it."""
+        if self.closed is not None or (self.client.packets and self.server.packets):
+            return None
+        return next((side for side in (self.client, self.server) if side.is_uncaptured), None)
 
     @property
     def holds_enough(self) -> bool:
@@ -111,12 +121,14 @@ class Connection:
             near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
         return near is not None and abs(distance(*near)) < WINDOW_BYTES
 
-    def keep_apart(self, segment: TcpSegment, fate: Fate) -> None:
+    def keep_apart(self, apart: Apart) -> None:
         """Remember a segment with bytes: it may be of the next connection, captured before its SYN."""
-        if segment.flags & (SYN | RST):
-            self._ignore(segment, fate)
+        if apart.fate is Fate.COPY:
             return
-        self._apart.append(Apart(segment, fate))
+        if apart.segment.flags & (SYN | RST):
+            self._ignore(apart)
+            return
+        self._apart.append(apart)
         many, size = len(self._apart), sum([len(one.segment.payload) for one in self._apart])
         while many > EARLY_SEGMENTS or size > EARLY_BYTES:
             many, size = many - 1, size - len(self._apart[0].segment.payload)
@@ -124,37 +136,81 @@ class Connection:
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
         """The segments of the connection which `syn` opens; they no longer count here."""
-        ours, _ = self.sides(syn.direction)
-        given = [one for one in self._apart if ours.gives_away(one, syn)]
+        ours, theirs = self.sides(syn.direction)
+        given = self._claimed(ours, syn, (syn.sequence + 1) & SEQUENCE_MASK)
+        if syn.flags & ACK:
+            given += self._claimed(theirs, syn, syn.acknowledgment)
+        given = [one for one in self._apart if one in given]
         self._apart = [one for one in self._apart if one not in given]
-        ours.packets -= len(given)
         self._gave = bool(given)
         return [one.segment for one in given]
 
+    def _claimed(self, side: Side, syn: TcpSegment, first: int) -> list[Apart]:
+        """Part with the segments of a side which are of the connection that `syn` opens, whose byte 0 is `first`.
+
+        What stands before the next byte of the side may be sent again: known copies are. Others are new if they go on
+        from `first` without a gap. They are also new if they stand near it and can't be old, because they differ, or
+        because they stand before the first byte behind a SYN.
+        """
+        oldest_ns = syn.place.arrived_at_ns - side.options.hole_wait_ns
+        ahead = [
+            (distance(one.segment.sequence, first), one)
+            for one in self._apart
+            if one.segment.direction is side.direction and one.segment.place.arrived_at_ns > oldest_ns
+        ]
+        given: list[Apart] = []
+        end = len(syn.payload) if side.direction is syn.direction else 0
+        for start, one in sorted(ahead, key=_start_of):
+            if not 0 <= start < WINDOW_BYTES:
+                continue
+            goes_on = start <= end
+            is_before_first = one.fate is Fate.BEFORE and one.ignored and not self.in_middle
+            differs = one.fate is Fate.DIFFERS or is_before_first
+            may_repeat = one.fate in _REPEAT and not (differs and start <= EARLY_BYTES)
+            if (goes_on or not may_repeat) and side.gives_away(one, syn.place):
+                given.append(one)
+                end = max(end, start + one.segment.payload_bytes) if goes_on else end
+        side.packets -= len(given)
+        return given
+
     def take_back(self, side: Side) -> list[TcpSegment]:
         """The segments of a side that were ignored, and are credible now."""
-        back = [
-            one
-            for one in self._apart
-            if one.fate is Fate.STRAY and one.segment.direction is side.direction and side.is_near(one.segment.sequence)
-        ]
+        back = [one for one in self._apart if self._is_open(one, side) and side.is_near(one.segment.sequence)]
         self._apart = [one for one in self._apart if one not in back]
-        side.last_stray = None
-        side.strays -= len(back)
+        side.judged = None
+        side.strays -= sum([one.fate is Fate.STRAY for one in back])
         side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
         return [one.segment for one in back]
 
     def keep_early(self, until_ns: int | None = None) -> None:
-        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection."""
-        while self._apart and (until_ns is None or self._apart[0].segment.place.arrived_at_ns <= until_ns):
-            self._keep_first()
+        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection.
+
+        While a side has two numberings, those that the other one may make credible are still kept.
+        """
+        if not self._apart or (until_ns is not None and self._apart[0].segment.place.arrived_at_ns > until_ns):
+            return
+        kept = []
+        for one in self._apart:
+            side, _ = self.sides(one.segment.direction)
+            may_count = self.closed is None and side.has_two_numberings and self._is_open(one, side)
+            if until_ns is not None and (may_count or one.segment.place.arrived_at_ns > until_ns):
+                kept.append(one)
+            else:
+                self._ignore(one)
+        self._apart = kept
+
+    @staticmethod
+    def _is_open(apart: Apart, side: Side) -> bool:
+        """A segment of `side` is ignored because of where the bytes of the side begin."""
+        return apart.fate in (Fate.STRAY, Fate.BEFORE) and apart.segment.direction is side.direction
 
     def _keep_first(self) -> None:
-        self._ignore(*self._apart.pop(0))
+        self._ignore(self._apart.pop(0))
 
-    def _ignore(self, segment: TcpSegment, fate: Fate) -> None:
-        if fate.why is not None:
-            self.sides(segment.direction)[0].ignore(fate.why, len(segment.payload), segment.place)
+    def _ignore(self, apart: Apart) -> None:
+        if apart.fate.why is not None:
+            side, _ = self.sides(apart.segment.direction)
+            side.ignore(apart.fate.why, apart.ignored, apart.segment.place)
 
     @property
     def has_news(self) -> bool:
@@ -170,7 +226,7 @@ class Connection:
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        is_settled = self.closed is None and self.reset is None
+        is_settled = self.closed is None and self.reset is None and self.uncaptured is None
         self.is_regular = is_settled and self.client.regular and self.server.regular
 
     def to_json(self) -> dict[str, Any]:
@@ -184,7 +240,7 @@ class Connection:
             "has_syn": self.has_syn,
             "reset": self.reset and self.reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self.held],
-            "apart": [[_segment_to_json(segment), fate] for segment, fate in self._apart],
+            "apart": [[_segment_to_json(segment), *judged] for segment, *judged in self._apart],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -205,11 +261,15 @@ class Connection:
             state["ordinal"],
             state["reset"] and Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
-            [Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
+            [Apart(_segment_from_json(segment), Fate(fate), ignored) for segment, fate, ignored in state["apart"]],
         )
         connection.has_syn = state["has_syn"]
         connection.judge_regular()
         return connection
+
+
+def _start_of(placed: tuple[int, Apart]) -> int:
+    return placed[0]
 
 
 def _segment_to_json(segment: TcpSegment) -> list[Any]:

@@ -15,8 +15,6 @@ class Holes(Waiting):
 
     def pass_uncaptured(self, place: Place) -> list[Event]:
         """Nothing of it is captured: what the other side acknowledged is a hole at once."""
-        if not self.lacks(self._acknowledged):
-            return []
         self._reach = max(self._reach, self._acknowledged)
         return self.tell_holes(place)
 

@@ -162,10 +162,11 @@ class Numbering(SideState):
         first = self.expected - self.next_byte
         return self.expected != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
 
-    def is_answered_by(self, acknowledgment: int) -> bool:
+    def is_answered_by(self, acknowledgment: int, *, may_have_data: bool = True) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
         taken = (acknowledgment - self.initial) & SEQUENCE_MASK
-        return self.initial != UNKNOWN and 0 < taken <= max(self._reach, self.next_byte) + 1
+        most = max(self._reach, self.next_byte) * may_have_data + 1
+        return self.initial != UNKNOWN and 0 < taken <= most
 
     # Where they stand
 

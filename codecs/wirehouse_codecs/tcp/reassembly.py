@@ -8,16 +8,40 @@ the flow was cut into snapshots.
 How a passive reader can know
 -----------------------------
 
-A capture is what one observer saw. Packets are missing, come twice, come in another order, or come from two observers
-with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost. But each segment
-says more than its bytes: its sequence number says where its sender's stream stands, and its acknowledgment says which
-bytes of the other side its sender's host had received. Reassembly rests on these two facts:
+Two hosts talk, and an observer writes down the packets that pass. Reassembly reads what the observer wrote. It can't
+ask for a packet again, as a receiver does. Packets are missing, come twice, come in another order, or come from two
+observers with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost.
+
+But each segment says more than its bytes. Its **sequence number** says where its sender's stream stands. Its
+**acknowledgment** says that its sender's host has all bytes of the other side before this number. So each host
+testifies what the other one sent. Three conclusions carry everything below:
 
 - What a receiver acknowledged was sent. If the capture lacks it, it is missing, not unsaid.
 - What a receiver did not acknowledge will be sent again. So it is worth waiting for.
 - What a host acknowledges after an event, it received after it. So it was alive.
 
 A single number may be garbled or forged. So a number far from what is expected counts only when a second one agrees.
+
+**Acknowledgments number a side.** A stream's positions count from its first byte. A SYN says which sequence number that
+byte has. If the SYN is not captured, the other host's acknowledgments say it, and say how far the stream has come
+since. They do so even if no packet of the side was captured: then all of its bytes are missing, at known positions.
+
+**Holes.** A gap is a stretch of a stream that was not captured yet. It may be filled late, so the bytes behind it wait.
+A gap becomes a hole when waiting is pointless (its time is over) or too expensive (too much waits behind it). A hole is
+an event, with a beginning and an end. So whoever reads the stream knows that bytes are missing, and how many.
+
+**Questions before answers.** A host answers what it has received. So data that acknowledges bytes of the other side
+comes after these bytes, or after the hole in their place, whatever the order of arrival was.
+
+**RST.** A RST ends a connection, but anyone can send one. A host accepts it only at the exact number that it expects. A
+passive reader knows that number only if it has seen all before it. So a RST that stands elsewhere waits: whether its
+alleged sender goes on talking says what it was.
+
+**Beginning in the middle.** A capture may begin after its connections. Then no SYN was captured, and the first bytes
+may be new ones or a retransmission. So they are held until the other host acknowledges: where it waits, the stream
+begins.
+
+The rest of this page lists the cases.
 
 Numbering
 ---------
@@ -29,7 +53,8 @@ Numbering
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
-  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
+  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
+  alone ends this wait, without another segment.
 - What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
   that it holds also when the other side is numbered later, or otherwise.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
@@ -37,9 +62,9 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and the
-  connection does not begin in the middle: what is missing from its first byte on is a hole. Bytes that were held wait
-  for what they acknowledge, like all others.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and
+  nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
+  as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
   modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -98,8 +123,11 @@ The end
   (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
   a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
-  ignored, and reported unless they are copies of bytes that were seen. Data may be captured shortly before the SYN of
-  its connection: then it moves to that connection.
+  ignored, and reported unless they are copies of bytes that were seen.
+- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
+  Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
+  be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
+  a gap. A known copy stays.
 - What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
   claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 
@@ -120,7 +148,7 @@ from typing import Final
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.apart import Fate
+from wirehouse_codecs.tcp.apart import Apart, Fate
 from wirehouse_codecs.tcp.connection import Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
@@ -136,7 +164,6 @@ from wirehouse_codecs.tcp.events import (
     ResetIgnored,
     TcpSegment,
 )
-from wirehouse_codecs.tcp.ignored import Why
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import doubt_reset, take_reset
@@ -158,7 +185,7 @@ __all__ = [
     "TcpSegment",
 ]
 
-FLOW_VERSION: Final = 15
+FLOW_VERSION: Final = 16
 
 
 class Flow:
@@ -225,22 +252,34 @@ class Flow:
         if connection.closed is not None:
             return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
-        ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
-        waiting = [segment.place for segment in connection.held[:1]]
+        wait_ns = options.hole_wait_ns
+        ends_ns = last_ns + (wait_ns if finished else options.idle_ns)
+        if connection.held:
+            ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
         if connection.reset is not None:
-            waiting.append(connection.reset_waits_since)
-        return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
+            ends_ns = min(ends_ns, connection.reset_waits_since.arrived_at_ns + wait_ns)
+        if connection.uncaptured is not None:
+            ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
+        return ends_ns
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
+        ends_ns = self.ends_ns
+        connection.keep_early(ns - self._options.hole_wait_ns)
+        if ends_ns is None or ns < ends_ns:
+            return []
         events: list[Event] = []
         last, options = connection.last, self._options
-        connection.keep_early(ns - options.hole_wait_ns)
         if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
+            connection.judge_regular()
+        uncaptured, waited_ns = connection.uncaptured, connection.first.arrived_at_ns + options.hole_wait_ns
+        if uncaptured is not None and waited_ns <= ns:
+            place = replace(last, arrived_at_ns=max(waited_ns, last.arrived_at_ns))
+            events += [*uncaptured.pass_uncaptured(place), *_advance(connection, place)]
             connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
@@ -313,11 +352,12 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    fate = Fate.WAITS
+    fate, ignored = Fate.WAITS, 0
     events: list[Event] = []
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
+        ignored = len(segment.payload)
     elif flags & RST:
         if take_reset(connection, segment, was_captured=was_captured):
             events += _close(connection, "reset", place)
@@ -325,14 +365,14 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         events += _take_turn(connection, segment)
         events += _advance(connection, place)
         for one in early:
-            ours.packets += 1
+            connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
         if ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
-    if ours.last_stray is place:
-        fate = Fate.STRAY
+    if ours.judged is not None and ours.judged.place is place:
+        _, fate, ignored = ours.judged
     if segment.payload and segment.sequence != before:
-        connection.keep_apart(segment, fate)
+        connection.keep_apart(Apart(segment, fate, ignored))
     return events
 
 
@@ -391,8 +431,9 @@ def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> li
     """Take a segment that came before, when nobody knew where it belongs."""
     events = [*_take(connection, segment), *_advance(connection, place)]
     ours, _ = connection.sides(segment.direction)
-    if ours.last_stray is segment.place:
-        ours.ignore(Why.FAR, len(segment.payload), segment.place)
+    judged = ours.judged
+    if judged is not None and judged.place is segment.place and judged.fate.why is not None:
+        ours.ignore(judged.fate.why, judged.ignored, segment.place)
     return events
 
 
@@ -404,7 +445,8 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if not segment.window:
         ours.zero_windows += 1
     if connection.opened == "middle":
-        ours.begin_to_send(sequence)
+        held = connection.held
+        ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)
@@ -442,7 +484,7 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-    if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+    if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
         events += theirs.pass_uncaptured(place)
     elif connection.in_middle:
         theirs.follow()
@@ -467,9 +509,13 @@ def _advance(connection: Connection, place: Place, *, ending: bool = False) -> l
     if client.is_in_order and server.is_in_order and not ending:
         return events
     while True:
-        told = [*client.tell_answers(server, place), *server.tell_answers(client, place)]
+        told: list[Event] = []
+        may_resolve = client.answers_wait or server.answers_wait
+        if may_resolve:
+            told += [*client.tell_answers(server, place), *server.tell_answers(client, place)]
         told += [*client.tell_due_holes(place), *server.tell_due_holes(place)]
-        told = told or _resolve(client, server, place, ending=ending)
+        if not told and (may_resolve or ending):
+            told = _resolve(client, server, place, ending=ending)
         if not told:
             return events
         events += told

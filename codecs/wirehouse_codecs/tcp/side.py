@@ -6,14 +6,14 @@ from base64 import b64decode, b64encode
 from typing import Any, Final
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.apart import Apart, Fate
+from wirehouse_codecs.tcp.apart import Apart, Fate, Judged
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.tcp.events import Event, OverlapDiffers, TcpSegment
+from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.pieces import Limits, Needs, Piece
-from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
 
 
 class Side(Holes):
@@ -44,14 +44,18 @@ class Side(Holes):
             self._end_at(end, place)
         if self.fin is not None and end > self.fin:
             kept = payload[: max(self.fin - start, 0)]
-            self.ignored_bytes += len(payload) - len(kept)
-            self.ignore(Why.AFTER, len(payload) - len(kept), place)
+            ignored = len(payload) - len(kept)
+            self.ignored_bytes += ignored
+            if kept:
+                self.ignore(Why.AFTER, ignored, place)
+            else:
+                self.judged = Judged(place, Fate.LATE, ignored)
             payload = kept
             end = self.fin
         differ: list[OverlapDiffers] = []
         if start < self.next_byte:
             seen = self.next_byte - start
-            differ += self._repeated(start, payload[:seen], place)
+            differ += self._repeated(start, payload[:seen], place, is_all=end <= self.next_byte)
             start, payload = self.next_byte, payload[seen:]
         if payload:
             # What fills a gap was probably sent before, and then its sender knew less.
@@ -82,28 +86,30 @@ class Side(Holes):
                 self._waiting.append(piece._replace(end=fin, data=data))
         self._limits = Limits.of(self._waiting)
 
-    def _repeated(self, start: int, data: bytes, place: Place) -> list[OverlapDiffers]:
-        """Bytes from before `next_byte`."""
+    def _repeated(self, start: int, data: bytes, place: Place, *, is_all: bool) -> list[OverlapDiffers]:
+        """Bytes from before `next_byte`; `is_all` if these are all of their segment."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
-        self.ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
         skipped = max(self.next_byte - len(kept) - start, 0)
         data, start = data[skipped:], start + skipped
         first = start - (self.next_byte - len(kept))
-        return self._compare(start, kept[first : first + len(data)], data, place)
+        differ = self._compare(start, kept[first : first + len(data)], data, place)
+        if is_all:
+            fate = Fate.DIFFERS if differ else Fate.BEFORE if skipped else Fate.COPY
+            self.judged = Judged(place, fate, ignored)
+        else:
+            self.ignore(Why.BEFORE, ignored, place)
+        return differ
 
-    def gives_away(self, apart: Apart, syn: TcpSegment) -> bool:
-        """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+    def gives_away(self, apart: Apart, place: Place) -> bool:
+        """Part with a segment of the connection that begins at `place`, unless its bytes were delivered."""
         segment = apart.segment
-        is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
-        behind = distance(segment.sequence, syn.sequence)
-        if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
-            return False
         if apart.fate is not Fate.WAITS:
             self.strays -= apart.fate is Fate.STRAY
-            self.ignored_bytes -= len(segment.payload)
+            self.ignored_bytes -= apart.ignored
+            self.retransmitted_bytes -= len(segment.payload) - apart.ignored
             return True
         if not self.is_credible(segment.sequence):
             # It was delivered.
@@ -118,7 +124,7 @@ class Side(Holes):
         self._limits = Limits.of(self._waiting)
         self._waiting_bytes -= len(segment.payload)
         self._reach = max([self.next_byte, *(piece.end for piece in self._waiting)])
-        self._time_gap(syn.place)
+        self._time_gap(place)
         return True
 
     def finish(self, place: Place) -> list[Event]:
@@ -153,7 +159,7 @@ class Side(Holes):
 
     def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
-        self.last_stray = place
+        self.judged = Judged(place, Fate.STRAY, len(payload))
         if size and self._is_untouched and self._other == UNKNOWN:
             # The SYN that counts may be one that wasn't captured.
             self._other, self._other_assumed = sequence, True

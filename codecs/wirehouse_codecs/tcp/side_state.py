@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.apart import Judged
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -59,8 +59,8 @@ class SideState:
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
-    #: The last stray, and the sequence number after it.
-    last_stray: Place | None = field(default=None, repr=False)
+    #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
+    judged: Judged | None = field(default=None, repr=False)
     _stray: int = UNKNOWN
     #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
     #: so, only an acknowledgment or the first bytes.
@@ -146,6 +146,21 @@ class SideState:
         elif end == max(self._reach, self.next_byte) + 1:
             end -= 1
         return self.next_byte < end
+
+    @property
+    def is_uncaptured(self) -> bool:
+        """No packet of it was captured, and the other side acknowledged bytes."""
+        return not self.packets and self.lacks(self._acknowledged)
+
+    @property
+    def has_two_numberings(self) -> bool:
+        """Nothing says yet which of two sequence numbers its first byte has."""
+        return self._other != UNKNOWN
+
+    @property
+    def has_begun(self) -> bool:
+        """Bytes of it, or its end, were seen or passed over."""
+        return not self._is_untouched
 
     @property
     def _is_untouched(self) -> bool:

@@ -131,3 +131,15 @@ def test_windows_cut_anywhere_give_the_rows_of_one(first: int) -> None:
         ends = {at - 1 for at in random.sample(moments, min(len(moments), 6))}
         ends |= {random.randint(begin, end + 20_000 * MS) for _ in range(4)}
         assert lasting(in_windows(rows, sorted(ends))) == lasting(in_windows(rows, [])), seed
+
+
+@pytest.mark.parametrize("seed", [8, 12])
+def test_a_window_tells_what_the_only_captured_side_of_an_open_connection_sent(seed: int) -> None:
+    talk = simulate(seed, frozenset())
+    rows = rows_of(packet for packet in talk.packets if packet.client and not packet.fin)
+    end_ns = rows[0]["arrived_at_ns"] + 10_000 * MS
+    told = read_log([row | {"window_start": "1"} for row in rows], start, SCHEMA, {"1": end_ns})
+    assert b"".join(row["raw"] for row in told if row["row_kind"] == "bytes") == talk.streams[True]
+    assert [row["connection"]["closed"] for row in told if row["row_kind"] == CONNECTION] == [None]
+    again = [carried(FLOW, told[-1]["state"], "2")]
+    assert {row["row_kind"] for row in read_log(again, start, SCHEMA, {"2": end_ns + MS})} <= {STATE}

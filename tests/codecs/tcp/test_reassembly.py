@@ -220,6 +220,14 @@ def test_both_sides_may_open_at_once() -> None:
     assert plain(talk.send(S, 0, b"s") + talk.send(C, 0, b"c")) == [("server", 0, b"s"), ("client", 0, b"c")]
 
 
+def test_a_late_answer_to_a_syn_with_data_opens_no_other_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, b"a", SYN)
+    talk.send(C, 4, b"e", acknowledgment=1)
+    talk.send(S, 1, b"x", acknowledgment=5)
+    assert "open syn_ack" not in plain(talk.send(S, -1, flags=SYN | ACK, acknowledgment=1))
+
+
 def test_a_syn_may_carry_data() -> None:
     talk = Dialogue()
     assert plain(talk.send(C, -1, b"early", SYN)) == ["open syn", ("client", 0, b"early")]
@@ -237,8 +245,11 @@ def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+    assert side.take_ignored() == [], "a SYN may follow"
+    talk.wait(OPTIONS.hole_wait_ns).flow.expire(talk.ns)
     assert [(one.why, one.size, one.place.record_number) for one in side.take_ignored()] == [(Why.BEFORE, 5, 4)]
     talk.send(S, 90, b"again")
+    talk.wait(OPTIONS.hole_wait_ns).flow.expire(talk.ns)
     assert side.take_ignored() == [], "it was said"
 
 
@@ -328,6 +339,16 @@ def test_in_the_middle_what_was_sent_after_its_first_packet_is_missing() -> None
     assert plain(events) == [("client", "hole", 0, 1022), ("server", 1, b"b"), ("client", 1022, b"c")]
 
 
+def test_in_the_middle_a_packet_behind_held_bytes_is_not_the_first() -> None:
+    """What stands between both was sent before the capture began, and is no hole."""
+    talk = Dialogue()
+    talk.send(C, 30, b"first", acknowledgment=5)
+    talk.send(C, 10, acknowledgment=5)
+    talk.send(C, 35, acknowledgment=6)
+    events = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(events)[-1:] == [("client", 0, b"first")]
+
+
 def test_of_held_segments_the_stream_begins_with_the_lowest_that_goes_on() -> None:
     talk = Dialogue()
     for start in (50, 2, 8, 14):
@@ -380,6 +401,19 @@ def test_bytes_that_go_on_number_a_stream_whose_syn_was_not_captured(payload: by
     assert joined(talk.send(S, 4, payload)) == [("server", 0, b"some" + payload)]
     server = talk.connection.server
     assert (server.strays, server.ignored_bytes, server.missing_bytes, server.take_ignored()) == (0, 0, 0, [])
+
+
+@pytest.mark.parametrize(("ahead", "wait_ns"), [(-(2**30), 10**10), (2**20, 0), (2**30, 10**10)])
+def test_bytes_are_kept_until_it_is_known_which_answer_to_a_syn_numbers_them(ahead: int, wait_ns: int) -> None:
+    """The first answer is `ahead` of the second, whose bytes come before it."""
+    talk = Dialogue()
+    talk.send(S, ahead - 1, flags=SYN | ACK)
+    talk.send(S, 0, b"wel")
+    events = talk.wait(wait_ns).send(S, -1, flags=SYN | ACK)
+    events += talk.send(S, 3, b"co") + talk.send(S, 5, b"me", FIN | ACK) + talk.flow.expire(2**62)
+    assert joined(events) == [("server", 0, b"welcome"), "closed idle"]
+    assert_balances(talk.sent, told(talk.sent, cut=True))
+    assert states(told(talk.sent, cut=True)) == states(told(talk.sent))
 
 
 def test_an_acknowledgment_numbers_bytes_whose_syn_was_not_captured() -> None:
@@ -487,10 +521,28 @@ def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
     assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
     assert talk.send(C, 1, b"b", acknowledgment=7) == [], "the other side may come late"
     events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
-    assert plain(events) == [("server", "hole", 0, 9), ("client", 1, b"b"), ("client", 2, b"c")]
+    assert plain(events) == [
+        *[("server", "hole", 0, 7), ("client", 1, b"b")],
+        *[("server", "hole", 7, 9), ("client", 2, b"c")],
+    ]
     assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
     assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
     assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_time_alone_says_that_a_side_is_not_captured() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert talk.send(C, 0, b"a", acknowledgment=7) == []
+    due_ns = talk.connection.first.arrived_at_ns + OPTIONS.hole_wait_ns
+    assert talk.flow.ends_ns == due_ns
+    assert talk.flow.expire(due_ns - 1) == []
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    events = talk.flow.expire(due_ns)
+    assert plain(events) == [("server", "hole", 0, 7), ("client", 0, b"a")]
+    assert {event.place for event in events} == {replace(talk.sent[-1].place, arrived_at_ns=due_ns)}
+    assert talk.flow.expire(due_ns) == []
 
 
 @pytest.mark.parametrize("short", [True, False])
@@ -1344,6 +1396,65 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert talk.connection.client.packets == 4
 
 
+@pytest.mark.parametrize(
+    "order", ["0123456", "3012456", "1230456", "4012356", "4013256", "3d40156", "123456", "312456"]
+)
+@pytest.mark.parametrize("first", [-(2**28), -(2**23), -100_000, -500, 7000, 16_000, 20_500, 2**23, 2**28])
+def test_data_captured_before_their_syn_are_kept_wherever_that_numbers_them(first: int, order: str) -> None:
+    """The order of SYN, its answer, an ACK and four segments; d is a segment of the old connection again."""
+    talk = Dialogue().open()
+    for at in range(0, 20_000, 1000):
+        talk.send(C, at, bytes([97 + at // 1000]) * 1000)
+    talk.send(S, 0, b"old", acknowledgment=20_000)
+    before = talk.connection
+    if abs(first) == 2**28:
+        # Two far segments of which one goes on from the other are believed.
+        order = order.replace("d4", "d") + "4" * ("d" in order)
+    texts = [bytes([65 + number]) * 300 for number in range(4)]
+    sent: dict[str, tuple[Any, ...]] = {
+        "0": (C, first - 1, b"", SYN, 0),
+        "1": (S, 2**29 - 1, b"", SYN | ACK, first),
+        "2": (C, first, b"", ACK, 2**29),
+        **{str(3 + number): (C, first + 300 * number, text, ACK, 2**29) for number, text in enumerate(texts)},
+        "d": (C, 19_000, b"t" * 1000, ACK, 0),
+    }
+    for one in order:
+        direction, start, payload, flags, acknowledgment = sent[one]
+        talk.send(direction, start, payload, flags, acknowledgment=acknowledgment)
+    for cut in (False, True):
+        result = told(talk.sent, cut=cut)
+        assert assert_tiles(result.events)[C] == b"".join(
+            text for number, text in enumerate(texts) if str(3 + number) in order
+        )
+        assert before.client.delivered_bytes == 20_000
+        assert_balances(talk.sent, result)
+    assert before.client.take_ignored() == []
+    assert before.client.packets == 22 + ("d" in order)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_a_connection_sent_again_is_not_of_the_next_one(is_open: bool) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abcdefgh")
+    if not is_open:
+        talk.send(C, 8, flags=RST)
+    talk.send(C, 2, b"cdef")
+    assert plain(talk.send(C, is_open, flags=SYN))[-1:] == ["open syn"]
+    # With the copy the first bytes would be there.
+    assert plain(talk.send(C, 6, b"news")) == []
+
+
+def test_the_answer_to_a_syn_that_was_not_captured_takes_the_data_of_both_sides() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old", FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    talk.send(S, 2**20, b"answer", acknowledgment=2**28 + 8)
+    talk.send(C, 2**28, b"question", acknowledgment=2**20)
+    events = talk.send(S, 2**20 - 1, flags=SYN | ACK, acknowledgment=2**28)
+    assert joined(events) == ["open syn_ack", ("client", 0, b"question"), ("server", 0, b"answer")]
+    assert (talk.connection.client.packets, talk.connection.server.packets) == (1, 2)
+
+
 def test_data_captured_before_the_end_of_another_connection_are_of_their_own() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"old", FIN | ACK)
@@ -1409,11 +1520,9 @@ def test_in_reverse_order_what_was_ignored_is_said() -> None:
     talk.send(S, 0, b"that", acknowledgment=6)
     talk.send(C, 3, b"it?")
     talk.send(C, 0, b"Is ")
-    before = talk.connection
-    assert plain(talk.send(S, -1, flags=SYN | ACK)) == ["open syn_ack"]
-    assert before.client.take_ignored() == [(C, Why.AFTER, 6, talk.sent[4].place)]
-    # The new connection has it.
-    assert (before.server.ignored_bytes, before.server.take_ignored()) == (0, [])
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert talk.connection.client.take_ignored() == [(C, Why.AFTER, 6, talk.sent[4].place)]
+    assert talk.connection.server.take_ignored() == [(S, Why.AFTER, 4, talk.sent[3].place)]
 
 
 def test_a_syn_with_data_that_comes_again_after_the_end_is_not_said() -> None:

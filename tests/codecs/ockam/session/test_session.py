@@ -70,9 +70,16 @@ class Dialogue:
     step.
     """
 
-    def __init__(self, *, started_late: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        started_late: bool = False,
+        peer_received: Callable[[Direction, int], int] | None = None,
+        **options: Any,
+    ) -> None:
         self.options = replace(OckamOptions(), **options)
-        self.session = Session(self.options, started_late=started_late)
+        self.peer_received = peer_received
+        self.session = Session(self.options, started_late=started_late, peer_received=peer_received)
         self.outcomes: list[Outcome] = []
         self.findings: list[Found] = []
         self.last: list[str] = []
@@ -105,7 +112,7 @@ class Dialogue:
         start = self._at[direction]
         self._at[direction] += size
         received = Received(direction, Place(self.now_ns, 0, b"", self.now_ns), start, start + size, **told)
-        restored = Session(self.options, snapshot=self.session.snapshot())
+        restored = Session(self.options, snapshot=self.session.snapshot(), peer_received=self.peer_received)
         outcome = self.session.receive(received)
         assert restored.receive(received) == outcome
         assert restored.snapshot() == self.session.snapshot()
@@ -162,6 +169,29 @@ def partitioned(count: int, *answered: int) -> Dialogue:
 
 GET, KEY = IndexGet("c", "orders"), ("c", "orders")
 UNDECODABLE: dict[str, Any] = {"rule": "routed", "reason": "told so", "undecoded": b"12345"}
+
+
+# What a sender knew
+
+
+@pytest.mark.parametrize(("received", "found"), [(4, []), (5, ["saved_index_lowered"])])
+def test_an_index_is_lowered_only_after_all_of_the_answer_before_it_was_received(
+    received: int, found: list[str]
+) -> None:
+    """One byte decides whether the first answer, which nobody asked for, may be that to the GetIndex."""
+    known = {(Direction.CLIENT, 10): received, (Direction.SERVER, 5): 5, (Direction.SERVER, 10): 5}
+    dialogue = Dialogue(peer_received=lambda side, byte_end: known.get((side, byte_end), 0))
+    dialogue.c(IndexSave(*KEY, 7), "stream_index").s(IndexResponse(*KEY, 7), "stream_index")
+    dialogue.c(GET, "stream_index").s(IndexResponse(*KEY, 3), "stream_index")
+    assert dialogue.found == found
+
+
+@pytest.mark.parametrize(("received", "found"), [(4, []), (5, ["index_not_answered"])])
+def test_a_request_is_unanswered_only_if_no_answer_was_on_its_way(received: int, found: list[str]) -> None:
+    known = {(Direction.CLIENT, 10): received, (Direction.SERVER, 5): 5}
+    dialogue = Dialogue(peer_received=lambda side, byte_end: known.get((side, byte_end), 0))
+    dialogue.c(IndexSave(*KEY, 7), "stream_index").s(IndexResponse(*KEY, 7), "stream_index")
+    assert dialogue.c(GET, "stream_index").end().found == found
 
 
 # The table of requests
