@@ -1,0 +1,258 @@
+"""Views that answer an operator's question, over rows written by hand, and beside plain models of random histories."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.query import sql
+from wirehouse_pipelines.tables import all_tables
+
+GIVEN = {"source": "a", "window_start": "2026-11-14", "capture_id": b"\2" * 32, "record_number": 7}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path), Windows("day", "2015-01-01"))
+
+
+def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
+    """Write `rows` to the Delta table `name`; columns left out are null."""
+    table = pa.Table.from_pylist([GIVEN | dict(row) for row in rows], schema=arrow_types.schema(all_tables()[name]))
+    write_deltalake(lake.table_path(name), table)
+
+
+def rows(lake: Lake, statement: str) -> list[dict[str, Any]]:
+    return sql.rows(lake, statement).to_pylist()
+
+
+# Wallaroo
+
+
+def session(connection: bytes, started: int, ended: int | None, **columns: Any) -> dict[str, Any]:
+    names = {"program_name": "p", "instance_name": "i", "partial": False}
+    return names | {"connection_id": connection, "started_at_ns": started, "ended_at_ns": ended} | columns
+
+
+def test_a_connector_starves_from_its_last_credit_to_the_grant_or_the_end(lake: Lake) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"c", 1, 90))
+    turn = {"connection_id": b"c"}
+    write(
+        lake,
+        "gold.wallaroo_credits",
+        turn | {"arrived_at_ns": 10, "granted": 5, "spent": 0, "overdrawn": 0},
+        turn | {"arrived_at_ns": 30, "granted": 2, "spent": 5, "overdrawn": 1, "zero_at_ns": 25},
+        turn | {"arrived_at_ns": 90, "granted": 0, "spent": 2, "overdrawn": 0, "zero_at_ns": 70},
+    )
+    columns = "started_at_ns, ended_at_ns, duration_ns, ended_by, overdrawn, program_name"
+    found = rows(lake, f"SELECT {columns} FROM gold.wallaroo_starvation ORDER BY started_at_ns")
+    assert [tuple(row.values()) for row in found] == [(25, 30, 5, "grant", 1, "p"), (70, 90, 20, "close", 0, "p")]
+
+
+@pytest.mark.parametrize(
+    ("given", "acked", "sent", "verdict"),
+    [
+        (10, 10, 12, "exact"),
+        (9, 10, 12, "replay"),
+        (11, 10, 12, "ahead"),
+        (12, 10, 12, "ahead"),
+        (13, 10, 12, "never_sent"),
+        (12, None, 12, "ahead"),
+        (13, None, 12, "never_sent"),
+        (2**64 - 1, 10, 12, "anew"),
+        (None, 10, 12, "unknown"),
+        (10, None, None, "unknown"),
+    ],
+)
+def test_a_resume_is_compared_with_all_sessions_before(
+    lake: Lake, given: int | None, acked: int | None, sent: int | None, verdict: str
+) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, 5), session(b"2", 6, 8), session(b"3", 9, None))
+    stream = {"stream_id": 4}
+    write(
+        lake,
+        "gold.wallaroo_streams_history",
+        stream | {"connection_id": b"1", "last_acked": acked, "last_sent": sent},
+        stream | {"connection_id": b"2"},
+        stream | {"connection_id": b"3", "last_sent": 20},
+    )
+    answer = {"row_kind": "message", "stream_id": 4, "connection_id": b"3"}
+    kind = {"kind": "NOTIFY_ACK", "success": True}
+    # A later answer of the session, to a NACK's NOTIFY, doesn't count.
+    answers = [(100, 20), *([] if given is None else [(50, given)])]
+    write(
+        lake,
+        "silver.wallaroo",
+        *(
+            answer | {"byte_start": at, "message": kind | {"point_of_ref": point}}
+            for at, point in answers[given is None :]
+        ),
+    )
+    (_, found) = rows(lake, "SELECT * FROM gold.wallaroo_resumes ORDER BY started_at_ns")
+    assert found["verdict"] == verdict
+    assert (found["last_acked_before"], found["last_sent_before"]) == (acked, sent)
+    assert (found["resume_point"], found["previous_connection_id"]) == (None if verdict == "anew" else given, b"2")
+    assert not found["previous_was_open"]
+
+
+def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None, partial=True), session(b"2", 6, None))
+    stream = {"stream_id": 4, "last_acked": 1, "last_sent": 2}
+    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
+    message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 3}
+    write(
+        lake,
+        "silver.wallaroo",
+        {"row_kind": "message", "stream_id": 4, "connection_id": b"2", "byte_start": 0, "message": message},
+    )
+    (found,) = rows(lake, "SELECT verdict, previous_was_open FROM gold.wallaroo_resumes")
+    assert found == {"verdict": "unknown", "previous_was_open": True}
+
+
+# Hiero
+
+
+def test_a_race_has_several_publishers(lake: Lake) -> None:
+    header = {"node": "n", "byte_start": 0, "direction": "client"}
+    write(
+        lake,
+        "gold.hiero_decisions_history",
+        header | {"call": "1", "byte_end": 5, "publisher": "A", "offered": 7, "actual": "skip", "arrived_at_ns": 30},
+        header
+        | {"call": "2", "byte_end": 5, "publisher": "B", "offered": 7, "actual": "accepted", "arrived_at_ns": 20},
+        header
+        | {"call": "1", "byte_end": 9, "publisher": "A", "offered": 7, "actual": "accepted", "arrived_at_ns": 40},
+        # One publisher that repeats a header, and one more at another node, race with nobody.
+        header | {"call": "1", "byte_end": 11, "publisher": "A", "offered": 8, "actual": "resend", "arrived_at_ns": 50},
+        header
+        | {"call": "1", "byte_end": 13, "publisher": "A", "offered": 8, "actual": "accepted", "arrived_at_ns": 60},
+        header | {"call": "3", "byte_end": 5, "publisher": "B", "offered": 8, "arrived_at_ns": 60, "node": "m"},
+    )
+    (race,) = rows(lake, "SELECT * FROM gold.hiero_races")
+    assert (race["block_number"], race["node"], race["publishers"], race["won_by"]) == (7, "n", 2, "B")
+    assert [(one["at_ns"], one["publisher"], one["answer"]) for one in race["offered_by"]] == [
+        (20, "B", "accepted"),
+        (30, "A", "skip"),
+        (40, "A", "accepted"),
+    ]
+    assert (race["skipped"], race["resent"], race["first_at_ns"], race["last_at_ns"]) == (1, 0, 20, 40)
+
+
+def series_of(calls: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """gold.hiero_retries of one publisher at one node: started_at_ns, failures, gaps, grows, state."""
+    series: list[dict[str, Any]] = []
+    for call in calls:
+        series.append(call)
+        if not call["failed"] or call is calls[-1]:
+            failures = [one for one in series if one["failed"]]
+            if failures:
+                gaps = [after["opened_at_ns"] - before["ended_at_ns"] for before, after in itertools.pairwise(series)]
+                grows = all(after > before for before, after in itertools.pairwise(gaps)) if len(gaps) > 1 else None
+                last = series[-1]["failed"]
+                state = "failing" if last else "open" if last is None else "recovered"
+                yield series[0]["opened_at_ns"], len(failures), gaps, grows, state
+            series = []
+
+
+@pytest.mark.property
+def test_retries_are_runs_of_failed_calls(lake: Lake) -> None:
+    random, calls = Random(5), []
+    for publisher in "abcdefgh":
+        at = 0
+        for number in range(random.randrange(1, 12)):
+            at += random.randrange(1, 9)
+            opened, at = at, at + random.randrange(1, 4)
+            row = {"call": f"{publisher}{number}", "publisher": publisher, "node": "n", "opened_at_ns": opened}
+            calls.append(row | {"ended_at_ns": at, "failed": random.choice([True, True, False])})
+        calls[-1]["failed"] = random.choice([True, None])
+        if calls[-1]["failed"] is None:
+            calls[-1]["ended_at_ns"] = None
+    write(lake, "gold.hiero_publisher_sessions_history", *calls)
+    found: dict[str, list[tuple[Any, ...]]] = {publisher: [] for publisher in "abcdefgh"}
+    for row in rows(lake, "SELECT * FROM gold.hiero_retries ORDER BY started_at_ns"):
+        gaps = [one["gap_ns"] for one in row["attempts"] if one["gap_ns"] is not None]
+        found[row["publisher"]].append((row["started_at_ns"], row["failures"], gaps, row["grows"], row["state"]))
+    assert found == {
+        publisher: list(series_of([call for call in calls if call["publisher"] == publisher])) for publisher in found
+    }
+
+
+def test_a_publisher_that_goes_to_another_node_has_moved(lake: Lake) -> None:
+    call = {"call": "1", "publisher": "P", "node": "n", "opened_at_ns": 1, "ended_at_ns": 2, "failed": True}
+    moved = {"call": "2", "node": "m", "opened_at_ns": 3, "failed": None, "ended_at_ns": None}
+    write(
+        lake,
+        "gold.hiero_publisher_sessions_history",
+        call | {"next_call": "2", "next_node": "m", "next_at_ns": 3},
+        call | moved,
+    )
+    (series,) = rows(lake, "SELECT state, next_node, grows FROM gold.hiero_retries")
+    assert series == {"state": "moved", "next_node": "m", "grows": None}
+
+
+# Cardinal
+
+
+@pytest.mark.property
+def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> None:
+    random = Random(3)
+    updates, spans = [], []
+    chain: list[tuple[int, bytes, int]] = []
+    contents: dict[bytes, dict[bytes, bytes | None]] = {}
+    undone: dict[tuple[int, bytes], tuple[bytes | None, bytes | None]] = {}
+
+    def values() -> dict[bytes, bytes | None]:
+        state: dict[bytes, bytes | None] = {}
+        for _, block_hash, _ in chain:
+            state |= contents[block_hash]
+        return state
+
+    for at in range(1, 60):
+        before, removed = values(), set[bytes]()
+        for _ in range(random.choice([0, 0, 0, 1, 2, 3]) if len(chain) > 4 else 0):
+            number, block_hash, since = chain.pop()
+            removed |= contents[block_hash].keys()
+            spans.append({"number": number, "block_hash": block_hash, "valid_from_ns": since, "valid_to_ns": at})
+        for _ in range(random.randint(1, 3)):
+            number, block_hash = len(chain), random.randbytes(32)
+            keys = random.sample([b"a", b"b", b"c", b"d"], random.randrange(3))
+            contents[block_hash] = {key: random.choice([None, random.randbytes(3)]) for key in keys}
+            chain.append((number, block_hash, at))
+            for key, value in contents[block_hash].items():
+                updates.append({"block_hash": block_hash, "number": number, "key": key, "value": value})
+                updates[-1]["operation"] = "delete" if value is None else "set"
+        undone |= {(at, key): (before[key], values().get(key)) for key in removed}
+    spans += [{"number": n, "block_hash": h, "valid_from_ns": since, "canonical": True} for n, h, since in chain]
+    write(lake, "gold.cardinal_batch_updates", *updates)
+    write(lake, "gold.cardinal_chain_history", *({"canonical": False} | span for span in spans))
+    found = {row["key"]: row["value"] for row in rows(lake, "SELECT * FROM gold.cardinal_values")}
+    assert found == values()
+    taken = rows(lake, "SELECT * FROM gold.cardinal_undo")
+    assert {(row["removed_at_ns"], row["key"]): (row["before"], row["after"]) for row in taken} == undone
+    assert len(taken) == len(undone) > 10
+
+
+# Bamboo
+
+
+def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
+    log = {"author": b"k", "log_id": 1}
+    entries = [
+        log | {"seq": seq, "entry_id": bytes([seq, branch])}
+        for seq, branch in [*((s, 0) for s in (1, 2, 4, 5, 9)), (5, 1)]
+    ]
+    write(lake, "gold.bamboo_entries_history", *entries)
+    write(lake, "gold.bamboo_logs_history", log | {"length": 9, "entries": 6, "valid": 2})
+    (row,) = rows(lake, "SELECT known, length, valid FROM gold.bamboo_coverage")
+    assert [(one["first"], one["last"]) for one in row["known"]] == [(1, 2), (4, 5), (9, 9)]
+    assert (row["length"], row["valid"]) == (9, 2)
