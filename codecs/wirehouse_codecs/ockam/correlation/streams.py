@@ -140,6 +140,8 @@ class Saved:
     asker: str = ""
     #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
     guessed: bool = False
+    #: Another connection of its host lacks bytes, with which messages may have come to it.
+    lacks: bool = False
 
 
 @dataclass(slots=True)
@@ -861,7 +863,7 @@ class Fold:
             client.resume(position)
         elif position > client.covered.floor:
             # Without a delivery that is known to be its own, what came to it can't be told.
-            if client.is_after(where) and not client.split:
+            if client.is_after(where) and not (client.split or saved.lacks):
                 assert client.last is not None
                 told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
                 told += self._holes(saved, client, position)
