@@ -312,8 +312,8 @@ class Session:
         self._is_behind = is_fresh and is_behind
         # Its sender had the rest of a frame, which comes here later: one byte may be a FIN, for which nobody waits.
         self._knows_frame = self._is_behind and known > self.here[other] > self.taken[other]
-        # An answer that waited so may answer what comes after it; or what is begun, if nothing says what was received.
-        may_answer = is_behind or (not known and self.here[other] > self.taken[other])
+        # An answer that waited so may answer what comes after it, or what is begun.
+        may_answer = is_behind or self.here[other] > self.taken[other]
         self._is_early = may_answer and direction is Direction.SERVER and self._peer_received is not None
         self._may_be_told = direction is Direction.CLIENT and bool(self.unasked_end)
         if self._may_be_told and is_fresh:

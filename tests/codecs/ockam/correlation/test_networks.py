@@ -66,7 +66,8 @@ OTHERWISE = {
     "answers before their requests": (144, any_tap(144)),
     "the last byte of an answer in a packet of its own, after the client saved": (73, Tap(server_late_ns=10**9)),
     "an answer on another connection, after the client saved": (258, Tap(server_late_ns=10**9, end=49)),
-    "answers before the last byte of the request, and in reverse": (245, any_tap(245)),
+    "the first answers in reverse, before the last byte of the create": (245, any_tap(245)),
+    "answers in reverse, before the last byte of their requests": (846, any_tap(846)),
     "a reset before the request that it cut off": (107, any_tap(5107)),
 }
 
