@@ -275,10 +275,10 @@ class Heard:
             if isinstance(event, Delivered | Saved | Got) and event.asker:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
             if isinstance(event, Asked | Saved):
-                own = event.where.connection_id
-                lack = lacking.get(self._hosts.get(own), set())
+                connection_id = event.where.connection_id
+                lack = lacking.get(self._hosts.get(connection_id), set())
                 if isinstance(event, Saved):
-                    event = replace(event, lacks=bool(lack - {own}))
+                    event = replace(event, lacks=bool(lack - {connection_id}))
                 elif lack:
                     continue
             address = given[key][-1] if key in given else None
