@@ -34,7 +34,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "5"
+VERSION = "6"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -124,10 +124,11 @@ class _Run:
 
     @cached_property
     def _lacking(self) -> DataFrame:
-        """Hosts of clients to which an Init may have come that wasn't captured."""
+        """Hosts of clients with connections that lack bytes: an Init or messages may have come there. Of these the
+        first and the last, of which one is another than any connection if there is another."""
         lacking = self.log.where((F.col("row_kind") == SESSION) & F.col("session.partial"))
-        hosts = lacking.join(self._hosts, ["source", "connection_id"]).select("source", "host").distinct()
-        return hosts.withColumn("lacks", F.lit(True))
+        hosts = lacking.join(self._hosts, ["source", "connection_id"]).groupBy("source", "host")
+        return hosts.agg(F.min("connection_id").alias("first_lacking"), F.max("connection_id").alias("last_lacking"))
 
     @cached_property
     def _addresses(self) -> DataFrame:
@@ -195,7 +196,7 @@ class _Run:
         )
         keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
         is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
-        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("lacks").isNull()
+        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("first_lacking").isNull()
         event = (
             F.when(not_given, "asked")
             .when(kind.isin("create_response", "create_partitioned_response"), "init")
@@ -228,6 +229,7 @@ class _Run:
                 ),
                 "missed",
                 "stream_address",
+                F.expr("first_lacking <> connection_id OR last_lacking <> connection_id").alias("lacks"),
                 F.when(kind == "index_response", F.array_join("message.return_route", "=>")).alias("service"),
                 F.concat(F.coalesce("host", F.lit("")), F.lit(" "), F.nullif("requester", F.lit(""))).alias("asker"),
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),

@@ -57,6 +57,7 @@ EVENT_COLUMNS: Final = (
         "service",
         "asker",
         "seen_by",
+        "lacks",
         "indexes",
         "open_pushes",
     ),
@@ -128,7 +129,8 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
 
 def _saved(where: Where, row: Mapping[str, Any]) -> Event:
     client_id, name, partition, index, missed = _named(row)
-    return Saved(where, client_id, name, partition, index, missed, row["asker"] or "", row["stream_address"] is None)
+    guessed, lacks = row["stream_address"] is None, bool(row["lacks"])
+    return Saved(where, client_id, name, partition, index, missed, row["asker"] or "", guessed, lacks)
 
 
 def _got(where: Where, row: Mapping[str, Any]) -> Event:
@@ -272,8 +274,13 @@ class Heard:
         for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
             if isinstance(event, Delivered | Saved | Got) and event.asker:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
-            if isinstance(event, Asked) and self._hosts.get(event.where.connection_id) in lacking:
-                continue
+            if isinstance(event, Asked | Saved):
+                connection_id = event.where.connection_id
+                lack = lacking.get(self._hosts.get(connection_id), set())
+                if isinstance(event, Saved):
+                    event = replace(event, lacks=bool(lack - {connection_id}))
+                elif lack:
+                    continue
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
@@ -291,9 +298,13 @@ class Heard:
                 if event.stream_address not in addresses:
                     addresses.append(event.stream_address)
 
-    def _lacking(self) -> set[str | None]:
-        """Hosts of clients to which an Init may have come that wasn't captured."""
-        return {self._hosts.get(one) for one, session in self._sessions.items() if session["partial"]}
+    def _lacking(self) -> dict[str | None, set[bytes]]:
+        """By host of clients, its connections that lack bytes: an Init or messages may have come there."""
+        lacking: dict[str | None, set[bytes]] = {}
+        for connection_id, session in self._sessions.items():
+            if session["partial"]:
+                lacking.setdefault(self._hosts.get(connection_id), set()).add(connection_id)
+        return lacking
 
     def _names_of_several(self) -> dict[str, list[tuple[str, str]]]:
         """By key of a stream: its address, with each key of a name that has others too."""

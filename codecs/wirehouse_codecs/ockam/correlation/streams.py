@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 5
+STATE_VERSION: Final = 6
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -140,6 +140,8 @@ class Saved:
     asker: str = ""
     #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
     guessed: bool = False
+    #: Another connection of its host lacks bytes, with which messages may have come to it.
+    lacks: bool = False
 
 
 @dataclass(slots=True)
@@ -330,8 +332,9 @@ class _Client:
     answered: bool = False
     #: What it resumed from is known.
     resumed: bool = False
-    #: The highest index that was delivered to it.
+    #: The highest index that was delivered to it, and what brought messages last.
     last: int | None = None
+    brought: Where | None = None
     delivered: Intervals = field(default_factory=Intervals)
     #: What responses to it went through, from the requested index to the last. Below its floor nothing is judged: that
     #: is what the client resumed from, and then what it saved.
@@ -375,7 +378,8 @@ class _Client:
             self.resumed = True
             self.covered.forget_below(index)
 
-    def deliver(self, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
+    def deliver(self, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
+        self.brought = where
         first, highest = runs[0]
         if len(runs) > 1:
             first, highest = min(first for first, _ in runs), max(last for _, last in runs)
@@ -393,6 +397,14 @@ class _Client:
         self.covered.add(begin, highest)
         if self.last is None or highest > self.last:
             self.last = highest
+
+    def is_after(self, where: Where) -> bool:
+        """What is said here came after what was delivered: on one connection, and by one clock. By two, what was held
+        back until an answer came is told with its packet."""
+        one, other = self.brought, where
+        if one is None or one.connection_id != other.connection_id:
+            return False
+        return (one.capture_id, one.record_number) != (other.capture_id, other.record_number)
 
     def note_own(self, where: Where, index: int) -> None:
         """An index that the session of its connection compares with later answers."""
@@ -438,15 +450,16 @@ class _Client:
         told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
         runs = {name: told[name].to_json() for name in ("delivered", "covered")}
         recent = [[one.hex(), missed] for one, missed in self.recent.items()]
-        return told | runs | {"where": _where_to_json(self.where), "recent": recent}
+        brought = None if self.brought is None else _where_to_json(self.brought)
+        return told | runs | {"where": _where_to_json(self.where), "brought": brought, "recent": recent}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
         answers = {service: [(one[0], one[1], one[2]) for one in risen] for service, risen in told["answers"].items()}
-        where = _where_from_json(told["where"])
-        return cls(**told | runs | {"where": where, "recent": recent, "answers": answers})
+        where, brought = (None if told[name] is None else _where_from_json(told[name]) for name in ("where", "brought"))
+        return cls(**told | runs | {"where": where, "brought": brought, "recent": recent, "answers": answers})
 
 
 def _where_to_json(where: Where) -> list[Any]:
@@ -744,7 +757,7 @@ class Fold:
         if consumer is not None and (client := self._client(consumer, where, delivered.missed)) is not None:
             held = client.runs
             client.split = client.split or not known
-            client.deliver(requested, runs)
+            client.deliver(where, requested, runs)
             self._bound_runs(client.runs - held)
         return told
 
@@ -850,7 +863,8 @@ class Fold:
             client.resume(position)
         elif position > client.covered.floor:
             # Without a delivery that is known to be its own, what came to it can't be told.
-            if client.last is not None and not client.split:
+            if client.is_after(where) and not (client.split or saved.lacks):
+                assert client.last is not None
                 told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
                 told += self._holes(saved, client, position)
             self._forget(client, position)

@@ -103,7 +103,9 @@ class Connection:
         return self._receive(piece.direction, piece.data, piece.place)
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
-        outcomes = [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
+        frames = self.reader.receive(direction, data, place)
+        self.session.here[direction] = self.reader.end(direction)
+        outcomes = [self.session.receive(received) for received in frames]
         if self.reader.is_lost(direction):
             self.session.lose(direction, place)
         return outcomes
@@ -121,6 +123,7 @@ class Connection:
         for side, rest in zip(SIDES, frames.leave_rest(), strict=True):
             if self.reader.pending(side) is not None:
                 self.reader.go_on(side, *rest)
+                self.session.here[side] = self.reader.end(side)
         taken = frames.taken(read)
         if _WORTH * taken.plain.num_rows >= len(frames.rows):
             self._patience = 1
@@ -156,6 +159,7 @@ class Connection:
                 except Malformed:
                     frames.stop_before(row)
                     return read
+                session.here = frames.here(row)
                 read[row] = session.receive(received)
                 row += 1
         return read
@@ -174,6 +178,11 @@ class _Frames(CutFrames):
         for column, positions in zip((*placed, arrays.smalls[loops.SIDE]), self.positions, strict=True):
             column[:] = positions
         arrays.read(self.data, self.envelope)
+        #: By side and piece: how far its bytes are here.
+        ends = self._ends + self.shifts[self._owners]
+        sides = zip(self._sides, self.shifts.tolist(), strict=True)
+        here = [np.where(self._owners == n, ends, side.received + shift) for n, (side, shift) in enumerate(sides)]
+        self._here = np.maximum.accumulate(np.array(here), axis=1)
         self.rows = Rows(self.data, self.envelope, arrays, self.arrived_at_ns, lambda row: Where(*self.where(row)))
 
     def _cut(self, data: Array, begin: int, end: int, _: int) -> tuple[Array, int]:
@@ -191,20 +200,38 @@ class _Frames(CutFrames):
         return np.maximum.accumulate(np.array(own), axis=1)
 
     def held_back(self, session: Session) -> Array:
-        """By piece: it came with the packet that showed a hole, or may have been answered before it came."""
-        found = np.zeros(len(self.arrived_at_ns), np.bool_)
+        """By piece: it came with the packet that showed a hole, may have been answered before it came, or may know the
+        rest of a frame that is begun."""
+        found = self._knows_frame(session)
         gap, unasked_end = session.gap, session.unasked_end
         if unasked_end:
             client = SIDES.index(Direction.CLIENT)
             for number in np.flatnonzero(self._owners == client).tolist():
                 size = len(self._feed.pieces[self._first + number].data)
                 begin = int(self._ends[number] + self.shifts[client]) - size
-                found[number] = session.peer_received(Direction.CLIENT, begin + 1) < unasked_end
-                if not found[number]:
+                is_early = session.peer_received(Direction.CLIENT, begin + 1) < unasked_end
+                found[number] |= is_early
+                if not is_early:
                     break
         if gap is not None:
             for number in np.flatnonzero(self.arrived_at_ns == gap.arrived_at_ns).tolist():
                 found[number] |= self.place_of(number) == gap
+        return found
+
+    def here(self, row: int) -> dict[Direction, int]:
+        """How far each side's bytes were here when a frame was complete."""
+        return dict(zip(SIDES, self._here[:, int(self.positions.pieces[row])].tolist(), strict=True))
+
+    def _knows_frame(self, session: Session) -> Array:
+        """By piece: its sender had received more of the other side than is here, and that is within a frame."""
+        found = np.zeros(len(self.arrived_at_ns), np.bool_)
+        for other, bounds in enumerate(self._bounds):
+            here = self._here[other] - self.shifts[other]
+            within = bounds[np.maximum(np.searchsorted(bounds, here, "right") - 1, 0)] != here
+            for number in np.flatnonzero(within & (self._owners != other)).tolist():
+                own = 1 - other
+                known = session.peer_received(SIDES[own], int(self._ends[number] + self.shifts[own]))
+                found[number] = known > self._here[other, number]
         return found
 
     def taken(self, read: dict[int, Outcome]) -> Taken:

@@ -189,8 +189,8 @@ class Conversation:
         """The connection has ended."""
         end = _ENDS.get(closed.how, End.CAPTURE_END)
         self._closed_at_ns = closed.place.arrived_at_ns
-        # That nothing was captured any more says nothing of what didn't come.
-        last = self._connection.last if end is End.CAPTURE_END else closed.place
+        # That nothing was captured any more says nothing of what didn't come. A reset is believed some time after it.
+        last = closed.place if end is End.CLOSED else self._connection.last
         self._take(self._reader.finish(last, closed=end is not End.CAPTURE_END))
         for direction in Direction:
             rest = self._reader.rest(direction)

@@ -75,7 +75,7 @@ from wirehouse_codecs.ockam.wire.reader import Received
 from wirehouse_codecs.ockam.wire.routed import LOCAL, Address, Route, route_text
 from wirehouse_codecs.tcp.endpoints import Direction
 
-SNAPSHOT_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 4
 #: Requesters, streams, keys of indexes and the like that a session remembers, of each.
 MOST_KNOWN: Final = 4096
 #: Runs of indexes, request ids and partitions.
@@ -213,7 +213,8 @@ class Session:
         self._options = options
         #: As `tcp.Side.peer_received`; None = a side had received what came before.
         self._peer_received = peer_received
-        #: How far each side's bytes were taken, and up to where responses of the server answer nothing.
+        #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
+        self.here = dict.fromkeys(Direction, 0)
         self.taken = dict.fromkeys(Direction, 0)
         self.unasked_end = 0
         #: The place with which the first frame of a side was found, from its begin on or after a search.
@@ -306,10 +307,14 @@ class Session:
             self._found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.
         is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
-        is_behind = self._peer_received is not None and self.peer_received(direction, end) > self.taken[other]
+        known = self.peer_received(direction, end) if self._peer_received is not None else 0
+        is_behind = known > self.taken[other]
         self._is_behind = is_fresh and is_behind
-        # An answer that waited so may answer what comes after it.
-        self._is_early = is_behind and direction is Direction.SERVER
+        # Its sender had the rest of a frame, which comes here later: one byte may be a FIN, for which nobody waits.
+        self._knows_frame = self._is_behind and known > self.here[other] > self.taken[other]
+        # An answer that waited so may answer what comes after it, or what is begun.
+        may_answer = is_behind or self.here[other] > self.taken[other]
+        self._is_early = may_answer and direction is Direction.SERVER and self._peer_received is not None
         self._may_be_told = direction is Direction.CLIENT and bool(self.unasked_end)
         if self._may_be_told and is_fresh:
             self._may_be_told = self.peer_received(direction, end) < self.unasked_end
@@ -322,7 +327,7 @@ class Session:
         self.searched.discard(received.direction)
         # What the other side said before may still be looked for.
         self.missed += len(self.searched)
-        if self._held_back and (self._is_behind or not is_fresh):
+        if self._knows_frame or (self._held_back and (self._is_behind or not is_fresh)):
             # What its sender had received may come later.
             self.missed += 1
         is_request = received.direction is Direction.CLIENT
@@ -1001,6 +1006,7 @@ class Session:
             "version": SNAPSHOT_VERSION,
             "partial_at_ns": self.partial_at_ns,
             "missed": self.missed,
+            "here": self.here,
             "taken": self.taken,
             "unasked_end": self.unasked_end,
             "searched": sorted(self.searched),
@@ -1032,6 +1038,7 @@ class Session:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.partial_at_ns, self.now_ns = state["partial_at_ns"], state["now_ns"]
+        self.here = {Direction(side): end for side, end in state["here"].items()}
         self.taken = {Direction(side): end for side, end in state["taken"].items()}
         self.unasked_end = state["unasked_end"]
         self.missed, self.searched = state["missed"], {Direction(side) for side in state["searched"]}

@@ -233,6 +233,10 @@ class Reader:
         side = self._sides[direction]
         return side.searching and (side.passed > 0 or side.announced not in (side.end, side.at + side.searched))
 
+    def end(self, direction: Direction) -> int:
+        """So many bytes of `direction` are here."""
+        return self._sides[direction].end
+
     # A twin that cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.landed import landed_file, landed_packets
-from tests.support.ockam_clients import PORT, STORED, Said, captured, consumed
+from tests.support.ockam_clients import PORT, PULLED, STORED, Said, captured, consumed
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.ockam.correlation.events import Heard
 from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Hole, StreamRow, Told
@@ -26,6 +26,7 @@ from wirehouse_codecs.ockam.wire.messages import (
     PushRequest,
     PushResponse,
     Status,
+    StreamMessage,
 )
 
 SESSIONS = Path(__file__).parents[3] / "vectors" / "ockam" / "sessions"
@@ -138,10 +139,10 @@ def confirmed(connection: str, at_s: float, number: int, address: str) -> list[S
     ]
 
 
-def given(connection: str, at_s: float, address: str) -> list[Said]:
+def given(connection: str, at_s: float, address: str, back: str = "pub") -> list[Said]:
     return [
-        (at_s, connection, CreateRequest("orders"), "stream", "pub"),
-        (at_s + 0.1, connection, CreateResponse("orders"), "pub", address),
+        (at_s, connection, CreateRequest("orders"), "stream", back),
+        (at_s + 0.1, connection, CreateResponse("orders"), back, address),
     ]
 
 
@@ -184,3 +185,26 @@ def test_an_address_may_be_given_on_another_connection() -> None:
     init = next(at for at, packet in enumerate(captured(*made_up)) if b"orders-2" in packet.data)
     assert found_in(*made_up, *other, without=init) == []
     assert [name for name, _ in found_in(*made_up, *confirmed("c1", 0.5, 1, "orders-2"), without=-1)] != []
+
+
+def test_messages_may_have_come_on_another_connection_that_lacks_bytes() -> None:
+    def given_more(also: str) -> list[Said]:
+        return [
+            *given("d1", 2.9, "orders-1", "con"),
+            *consumed("d1", "d1")[:2],
+            (3.3, "d1", PullRequest(1, 0, 10), "orders-1", "con"),
+            (3.4, "d1", PULLED, "con", "orders-1"),
+            *given(also, 3.5, "orders-1", "con"),
+            (3.7, also, PullRequest(2, 4, 2), "orders-1", "con"),
+            (3.8, also, PullResponse(2, (StreamMessage(4, b"data"), StreamMessage(5, b"lost"))), "con", "orders-1"),
+            *pulls(also, 3.9, 3),
+            (4.5, "d1", IndexSave("me", "orders", 6), "stream_index", "con"),
+        ]
+
+    def found(also: str) -> list[str]:
+        said = [*STORED, *given_more(also)]
+        lost = next(at for at, packet in enumerate(captured(*said)) if b"lost" in packet.data)
+        return [name for name, _ in found_in(*said, without=lost)]
+
+    assert found("d2") == []
+    assert found("e1") == ["save_ahead", "consumer_hole"], "of another host nothing can have come"
