@@ -196,18 +196,20 @@ class Reader:
         """A hole, in its turn, behind the bytes `cut`."""
         if self._waits(direction):
             return self._wait(_Waiting(self._end(other(direction)), place, cut, missing))
+        return self._pass_hole(direction, missing, place, cut)
+
+    def _pass_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
+        """A hole behind the frames that are told, and behind the bytes `cut`."""
         if self._unsupported_told:
             self._rest[direction][1] += len(cut)
-        else:
-            self._heads[direction] += cut
-        return self._hole(direction, missing, place)
+            return self._hole(direction, missing, place)
+        # What the other side said after these bytes was told, so they are no frames any more.
+        searched = not cut and self._searching[direction] and self._heads[direction]
+        found = self._begin(direction, final=True) if searched else []
+        self._heads[direction] += cut
+        return found + self._hole(direction, missing, place)
 
     def _hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
-        searched = self._searching[direction] and self._heads[direction]
-        found = self._begin(direction, final=True) if searched else []
-        return found + self._pass_hole(direction, missing, place)
-
-    def _pass_hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         if self._unsupported_told:
             self._rest[direction][1] += missing
             return []
@@ -312,8 +314,9 @@ class Reader:
     def _is_credible(self, row: bytes | bytearray, direction: Direction, *, begins: bool) -> bool:
         """The frames of a short row that ends where bytes are missing: the first one names streams that are known.
 
-        One that names none needs another. A row that also `begins` there needs neither. Frames of the handshake are
-        none that come late. Before the dialect is known there is no such row but at the end.
+        One that names none needs another, and frames of the handshake are none that come late. A row that also
+        `begins` where bytes are missing needs none of this. Before the dialect is known there is no such row but at
+        the end.
         """
         if self.dialect is None:
             return self._ended
@@ -322,10 +325,10 @@ class Reader:
             decode(framed.body, self.dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
         ]
         first = frames[0] if frames else None
-        if first is None or any(isinstance(frame, Hello | Ok) for frame in frames):
+        if first is None or begins:
+            return first is not None
+        if any(isinstance(frame, Hello | Ok) for frame in frames):
             return False
-        if begins:
-            return True
         named = _streams_of(first)
         return all(map(self.knows_stream, named)) if named else len(frames) >= FRAMES_WITHOUT_STREAM
 
@@ -378,8 +381,7 @@ class Reader:
         direction, first = other(self._sought), self._waiting.pop(0)
         self._waiting_bytes -= len(first.data)
         if first.missing:
-            self._heads[direction] += first.data
-            return self._hole(direction, first.missing, first.place)
+            return self._pass_hole(direction, first.missing, first.place, first.data)
         return self._receive(direction, first.data, first.place)
 
     def _found_start(self) -> list[_Waiting]:
