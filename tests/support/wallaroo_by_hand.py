@@ -104,7 +104,11 @@ def word(value: bytes) -> bytes:
 
 
 def t_notify(stream: int = 1, reference: int = 0) -> Say:
-    return text(C, b"N", number(stream), word(b"s%d" % stream), number(reference))
+    return t_named(stream, b"s%d" % stream, reference)
+
+
+def t_named(stream: int, name: bytes, reference: int) -> Say:
+    return text(C, b"N", number(stream), word(name), number(reference))
 
 
 def t_message(identity: int, flags: int = 0, rest: bytes = b"text", stream: int = 1) -> Say:
@@ -119,9 +123,12 @@ def t_nack(reference: int, stream: int = 1) -> Say:
     return text(W, b"!", number(1, 4), number(stream), number(reference))
 
 
-def t_ok(*pairs: tuple[int, int]) -> Say:
-    return text(W, b"O", number(100, 4), *(number(value) for pair in pairs for value in pair))
+def t_ok(*pairs: tuple[int, int], granted: int = 100) -> Say:
+    return text(W, b"O", number(granted, 4), *(number(value) for pair in pairs for value in pair))
 
 
-T_HELLO = text(C, b"H", bytes(range(16)), word(b"monster"), word(b"program"), word(b"i"))
+def t_hello(instance: bytes = b"i") -> Say:
+    return text(C, b"H", bytes(range(16)), word(b"monster"), word(b"program"), word(instance))
+
+
 EPHEMERAL, BOUNDARY, EOS, UNSTABLE, EVENT_TIME, RESERVED = 1, 2, 4, 8, 16, 32

@@ -19,7 +19,6 @@ from tests.support.wallaroo_by_hand import (
     NOTHING,
     RESERVED,
     SECOND,
-    T_HELLO,
     UNSTABLE,
     C,
     Say,
@@ -37,6 +36,7 @@ from tests.support.wallaroo_by_hand import (
     ok,
     ok2,
     t_ack,
+    t_hello,
     t_message,
     t_nack,
     t_notify,
@@ -69,7 +69,7 @@ HEAD: Talk = (hello(), ok())
 OPEN: Talk = (*HEAD, notify(), answer())
 OPEN2: Talk = (hello(), ok2(), notify(), answer(reference=0), flagged(1, 0, b"text"))
 #: The first message tells that MESSAGE has a stream id.
-T_OPEN: Talk = (T_HELLO, t_ok(), t_notify(), t_message(1))
+T_OPEN: Talk = (t_hello(), t_ok(), t_notify(), t_message(1))
 BYE = End()
 LIMIT = 16_384
 
@@ -146,8 +146,8 @@ CASES: dict[str, tuple[Talk | Talks, Talk | Talks]] = {
     ),
     "notify_open_stream": ((*T_OPEN, t_message(2, EOS), t_notify(), BYE), (*T_OPEN, t_notify(), BYE)),
     "notify_reference_unexpected": (
-        (T_HELLO, t_ok((1, 9)), t_notify(reference=9), t_message(1), BYE),
-        (T_HELLO, t_ok((1, 9)), t_notify(reference=8), t_message(1), BYE),
+        (t_hello(), t_ok((1, 9)), t_notify(reference=9), t_message(1), BYE),
+        (t_hello(), t_ok((1, 9)), t_notify(reference=8), t_message(1), BYE),
     ),
     "stream_id_reused": (
         ((*OPEN, BYE), (*HEAD, notify(2, b"s2"), answer(2), BYE)),
