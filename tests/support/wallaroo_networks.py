@@ -88,6 +88,8 @@ class Connection:
         arrives_ns = self.last_ns[side]
         while data:
             size = random.choice((len(data), len(data), 1 + random.randrange(len(data))))
+            # An acknowledgment of one byte that wasn't captured may be that of a FIN.
+            size = len(data) if len(data) - size == 1 else max(size, 2)
             part, data = data[:size], data[size:]
             lost = network.lost and random.random() < network.lost
             at_ns = now_ns + (random.choice((20, 200)) * MS if lost else 0)
