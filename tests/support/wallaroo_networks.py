@@ -87,9 +87,9 @@ class Connection:
         now_ns = max(network.now_ns, self.ready_ns)
         arrives_ns = self.last_ns[side]
         while data:
-            size = random.choice((len(data), len(data), 1 + random.randrange(len(data))))
+            size = max(2, random.choice((len(data), len(data), 1 + random.randrange(len(data)))))
             # An acknowledgment of one byte that wasn't captured may be that of a FIN.
-            size = len(data) if len(data) - size == 1 else max(size, 2)
+            size = len(data) if len(data) - size == 1 else size
             part, data = data[:size], data[size:]
             lost = network.lost and random.random() < network.lost
             at_ns = now_ns + (random.choice((20, 200)) * MS if lost else 0)
