@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from tests.support import wallaroo_by_hand as frames
@@ -215,7 +216,7 @@ class Worker:
                 served.balance += 1
                 connection.said.granted += 1
                 said = frames.t_nack(back_to, stream)
-                connection.say(said, lambda stream=stream, to=back_to: connector.nacked(connection, stream, to))
+                connection.say(said, partial(connector.nacked, connection, stream, back_to))
 
     def _ack(self, connection: Connection, granted: int, pairs: dict[int, int]) -> None:
         served, said, connector = self.served[connection], connection.said, connection.connector

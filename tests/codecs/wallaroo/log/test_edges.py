@@ -249,3 +249,10 @@ def test_a_rule_is_kept_at_its_edge_and_broken_one_step_further(name: str) -> No
     beyond = broken(wrong, late=name == "no_handshake_seen")
     assert beyond[RULE[name].severity.value, name] == 1
     assert [rule for rule in severe(beyond) if rule != name] == BESIDES.get(name, [])
+
+
+def test_a_connector_that_resets_knew_what_its_last_bytes_acknowledge() -> None:
+    asked, name = (*T_OPEN, t_nack(1)), "nack_not_answered"
+    assert name in severe(broken((*asked, BYE)))
+    assert name in severe(broken((*asked, t_message(2), End(Ending.RESET))))
+    assert name not in severe(broken((*asked, End(Ending.RESET))))
