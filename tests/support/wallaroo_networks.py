@@ -61,6 +61,8 @@ class Connection:
         self.last_ns = dict.fromkeys((C, W), 0)
         self.open = True
         self.closing = False
+        #: The connector wants to close it, so the worker resets no more.
+        self.ends = False
         one_way_ns = self.near_ns + self.far_ns
         self._put(C, SYN, network.now_ns, b"", 0)
         self._put(W, SYN | ACK, network.now_ns + one_way_ns, b"", 0)
@@ -196,7 +198,7 @@ class Worker:
             self._ack(connection, 0, {stream: NOTHING if at is None else at for stream, at in safe.items()})
         else:
             self._ack(connection, 0, {stream: at for stream, at in safe.items() if at is not None})
-        if random.random() < network.resets:
+        if random.random() < network.resets and not connection.ends:
             self._reset(connection, served)
         self._tick(connection)
 
@@ -326,6 +328,7 @@ class Connector:
             return
         if self.network.is_text and any(source.nacked for source in self.sources):
             # It owes a NOTIFY.
+            connection.ends = True
             self._pump(connection)
             self.network.later(100, lambda: self.stop(connection))
             return
