@@ -22,7 +22,7 @@ from wirehouse_codecs.logs.inspection import Inspected
 from wirehouse_codecs.logs.rows import Window
 from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog, read
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
-from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Ending, Send, packets
+from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Ending, Send, packets, segments
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.flows import sides
 from wirehouse_codecs.tcp.link_types import ETHERNET
@@ -422,7 +422,7 @@ def test_the_log_has_the_rows_of_a_pass_over_sorted_segments(fault: str) -> None
     start = starter(WallarooOptions(), b"key")
     told = list(tcp_inspection.read(batches, start, SCHEMA, PORT))
     assert compared(told) == compared(in_one_pass(batches, PORT))
-    assert {row["row_kind"] for row in told} >= {"message", "quarantine", "violation", "connection", "session"}
+    assert {row["row_kind"] for row in told} >= {"message", "violation", "connection", "session"}
 
 
 def test_the_longest_hello_of_the_text_is_recognised_by_its_first_bytes() -> None:
@@ -434,3 +434,39 @@ def test_the_longest_hello_of_the_text_is_recognised_by_its_first_bytes() -> Non
     assert recognises((5000).to_bytes(4, "little") + b"H".ljust(4092, b"\xff"), b"") is None
     implemented = encode(Hello(b"0.0.1", b"c" * 5000, b"p", b"i"), DIALECTS["v3"])
     assert recognises(implemented[:4096], b"") == "the client begins with a HELLO, big endian"
+
+
+#: Bytes of the packets of simulated connections before their payload.
+HEADER_BYTES = 66
+
+
+def whole_frames(conversation: Conversation, dialect: str, snap_length: int) -> set[tuple[str, int, int]]:
+    """The frames of which a capture with this snap length has every byte: side, first byte, end."""
+    sent, lost = {side: bytearray() for side in Direction}, {side: bytearray() for side in Direction}
+    for segment in segments(conversation):
+        seen = min(len(segment.payload), snap_length - HEADER_BYTES)
+        sent[segment.direction] += segment.payload
+        lost[segment.direction] += bytes(seen) + b"x" * (len(segment.payload) - seen)
+    whole = set()
+    for side, data in sent.items():
+        at = 0
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4], DIALECTS[dialect].byte_order)
+            if not any(lost[side][at:end]):
+                whole.add((side.value, at, end))
+            at = end
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("dialect", "snap_length"), [("v3", 700), ("v3", 300), ("v3", 150), ("v2b", 150), ("seed_sid", 300)]
+)
+def test_each_frame_that_a_snap_length_left_whole_is_read(dialect: str, snap_length: int) -> None:
+    config = SimulatorConfig(dialect=dialect, connectors=1, messages_per_connector=200, payload_bytes=60)
+    conversation = next(connections(config))
+    conversation = replace(conversation, events=list(conversation.events))
+    captured = [Packet(each.ts_ns, ETHERNET, len(each.data), each.data[:snap_length]) for each in packets(conversation)]
+    rows = list(inspect(landed([to_batch(captured)])))
+    read_ = {(row["direction"], row["byte_start"], row["byte_end"]) for row in of_kind(rows, "message")}
+    assert read_ == whole_frames(conversation, dialect, snap_length)
+    assert {row["rule"] for row in of_kind(rows, "violation")} == {"capture.hole"}

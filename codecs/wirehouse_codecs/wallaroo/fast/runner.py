@@ -99,9 +99,13 @@ class Connection:
         session: Session | None = None,
     ) -> None:
         self.reader = reader
+        self.reader.knows_stream = self._knows_stream
         self._options = options
         self._new_session = new_session
         self._plain = None if session is None else Plain(session, options)
+
+    def _knows_stream(self, stream_id: int) -> bool:
+        return self.session is not None and stream_id in self.session.streams
 
     @property
     def session(self) -> Session | None:

@@ -42,7 +42,7 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
 from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session
-from wirehouse_codecs.wallaroo.session.streams import ALL, Stream
+from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
@@ -257,8 +257,12 @@ class Conversation:
         session = self._fast.session
         if session is None:
             return
-        received = self._connection.client.received_at_end(self._connection.server)
-        for found in session.end(end, closed.place, ALL if received is None else received):
+        client = self._connection.client
+        received = client.received_at_end(self._connection.server)
+        if received is None:
+            # It closed by a RST, or not at all: what it said last was sent by a host that had received so much.
+            received = client.peer_received(client.next_byte)
+        for found in session.end(end, closed.place, received):
             self._find(found, closed.place)
         if session.credits is not None:
             self._turn(closed.place, 0, session.credits)

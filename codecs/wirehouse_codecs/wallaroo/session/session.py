@@ -422,7 +422,8 @@ class Session:
         """
         if self.ended is not None:
             raise ValueError("the connection has ended")
-        found = list(self.advance(place.arrived_at_ns))
+        # Where the capture just ends, what never came may have come later, and so may the end of the connection.
+        found = [] if how is End.CAPTURE_END else list(self.advance(place.arrived_at_ns))
         self._clear()
         self.ended = how
         self.last_ns = place.arrived_at_ns if self.last_ns is None else max(self.last_ns, place.arrived_at_ns)

@@ -4,14 +4,16 @@
 `HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
 connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
 other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. A hole
-within one frame whose length was captured costs that frame alone: the next one begins at its known place.
+within one frame whose length was captured costs that frame alone: the next one begins at its known place. Where holes
+leave few frames between them, as a snap length does, a short row is credible if it reaches the next hole and names a
+stream that is known.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import itemgetter
@@ -21,19 +23,21 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, SEED, V2A, V3, ByteOrder, Dialect
-from wirehouse_codecs.wallaroo.frames import Restart
+from wirehouse_codecs.wallaroo.frames import Ack, Frame, Hello, Ok, Restart
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.wire.dialect_detection import UNTOLD, Detection, Detector, byte_order_of
 from wirehouse_codecs.wallaroo.wire.messages import CUT, LENGTH_BYTES, Decoded, Framed, Framer, decode
 from wirehouse_codecs.wallaroo.wire.resync import READINGS, resynchronise
 
-READER_VERSION: Final = 4
+READER_VERSION: Final = 5
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
 #: Of bytes in which no frame begins each so many are a row, wherever pieces end.
 PASSED_BYTES: Final = 1 << 16
+#: So many frames in a row that end at a hole are credible without a stream that is known.
+FRAMES_WITHOUT_STREAM: Final = 2
 _SIDES: Final = tuple(Direction)
 
 
@@ -78,6 +82,8 @@ class Reader:
 
     def __init__(self, options: WallarooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
         self._options = options
+        #: Whether a stream of this id was named before, as whoever judges the frames knows.
+        self.knows_stream: Callable[[int], bool] = _no_stream
         self.detection: Detection | None = None
         self._order: ByteOrder | None = None
         self._detector: Detector | None = None
@@ -101,6 +107,8 @@ class Reader:
         self._held: list[tuple[Direction, Place, Framed]] = []
         self._held_bytes = 0
         self._unsupported_told = False
+        #: No more bytes come.
+        self._ended = False
         #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
         self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in _SIDES}
         if options.forced is not None:
@@ -144,7 +152,7 @@ class Reader:
 
         Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
         """
-        found: list[Received] = []
+        found = self._begin(direction, final=True) if direction is self._sought else []
         cut = b""
         if direction is self._sought:
             # No frame of what was held comes any more: nobody waits for it.
@@ -160,6 +168,7 @@ class Reader:
         Not `closed`: the capture ends, which is no fault of an unfinished frame.
         """
         found: list[Received] = []
+        self._ended = True
         while self._sought is not None:
             found += self._begin(self._sought, final=True)
         for direction in _SIDES:
@@ -187,11 +196,18 @@ class Reader:
         """A hole, in its turn, behind the bytes `cut`."""
         if self._waits(direction):
             return self._wait(_Waiting(self._end(other(direction)), place, cut, missing))
+        return self._pass_hole(direction, missing, place, cut)
+
+    def _pass_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
+        """A hole behind the frames that are told, and behind the bytes `cut`."""
         if self._unsupported_told:
             self._rest[direction][1] += len(cut)
-        else:
-            self._heads[direction] += cut
-        return self._hole(direction, missing, place)
+            return self._hole(direction, missing, place)
+        # What the other side said after these bytes was told, so they are no frames any more.
+        searched = not cut and self._searching[direction] and self._heads[direction]
+        found = self._begin(direction, final=True) if searched else []
+        self._heads[direction] += cut
+        return found + self._hole(direction, missing, place)
 
     def _hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         if self._unsupported_told:
@@ -264,7 +280,15 @@ class Reader:
         if len(head) < needed and candidates == before and not final:
             return []
         passed = self._passed[direction]
-        start = resynchronise(memoryview(head)[passed:], direction, candidates, final=final)
+        start = resynchronise(
+            memoryview(head)[passed:],
+            direction,
+            candidates,
+            final=final,
+            credible=lambda at: self._is_credible(head[passed + at :], direction, begins=passed + at == 0),
+        )
+        if final and not (start.found or self._ended):
+            return []
         passed += start.offset
         self._looked[direction] = candidates, passed + start.needed
         found: list[Received] = []
@@ -286,6 +310,27 @@ class Reader:
             # Up to here there is no frame to wait for.
             found += self._let_pass(self._at[direction] + passed + 1)
         return found
+
+    def _is_credible(self, row: bytes | bytearray, direction: Direction, *, begins: bool) -> bool:
+        """The frames of a short row that ends where bytes are missing: the first one names streams that are known.
+
+        One that names none needs another, and frames of the handshake are none that come late. A row that also
+        `begins` where bytes are missing needs none of this. Before the dialect is known there is no such row but at
+        the end.
+        """
+        if self.dialect is None:
+            return self._ended
+        framer = Framer(self.dialect.byte_order, self._limit(direction))
+        frames = [
+            decode(framed.body, self.dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
+        ]
+        first = frames[0] if frames else None
+        if first is None or begins:
+            return first is not None
+        if any(isinstance(frame, Hello | Ok) for frame in frames):
+            return False
+        named = _streams_of(first)
+        return all(map(self.knows_stream, named)) if named else len(frames) >= FRAMES_WITHOUT_STREAM
 
     def _pass_over(self, direction: Direction, size: int) -> list[Received]:
         """Bytes at which no frame begins, after what came before the last of them."""
@@ -336,8 +381,7 @@ class Reader:
         direction, first = other(self._sought), self._waiting.pop(0)
         self._waiting_bytes -= len(first.data)
         if first.missing:
-            self._heads[direction] += first.data
-            return self._hole(direction, first.missing, first.place)
+            return self._pass_hole(direction, first.missing, first.place, first.data)
         return self._receive(direction, first.data, first.place)
 
     def _found_start(self) -> list[_Waiting]:
@@ -512,6 +556,19 @@ class Reader:
         self._lacks = state["lacks"]
         self._unsupported_told = state["unsupported_told"]
         self._rest = {direction: state["rest"][direction] for direction in _SIDES}
+
+
+def _no_stream(_stream_id: int) -> bool:
+    """Nobody knows of streams."""
+    return False
+
+
+def _streams_of(frame: Frame) -> list[int]:
+    """The streams that a frame names."""
+    if isinstance(frame, Ack):
+        return [pair.stream_id for pair in frame.acks]
+    stream_id: int | None = getattr(frame, "stream_id", None)
+    return [] if stream_id is None else [stream_id]
 
 
 def _after(one: _Waiting) -> int:

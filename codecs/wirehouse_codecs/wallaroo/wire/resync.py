@@ -8,7 +8,7 @@ looks at again when more bytes have come is bounded, so a search takes time by t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -65,17 +65,23 @@ def resynchronise(
     dialects: tuple[Dialect, ...] = READINGS,
     *,
     final: bool = False,
+    credible: Callable[[int], bool] | None = None,
 ) -> Start:
     """The first offset from which a row of frames of one dialect fits exactly: known tag, sane length, no rule broken.
 
-    With `final` no more data comes, and a shorter row that reaches the end will do. Bytes up to an offset that isn't
-    found need not be offered again.
+    With `final` no more data comes, and a shorter row that reaches the end will do, if the row that begins at its
+    offset is `credible`. Bytes up to an offset that isn't found need not be offered again.
     """
     held = np.frombuffer(data, np.uint8)
     held.setflags(write=False)
     tables = _tables(direction, *(dialect.name for dialect in dialects))
-    offset, found, reading, needed = _search(held, final, *tables)
-    return Start(offset, found, dialects[reading].byte_order, needed)
+    begin = 0
+    while True:
+        offset, frames, reading, needed = _search(held[begin:], final, *tables)
+        begin += offset
+        if not 0 < frames < FRAMES_IN_A_ROW or credible is None or credible(begin):
+            return Start(begin, frames > 0, dialects[reading].byte_order, needed)
+        begin += 1
 
 
 # Layouts as numbers
@@ -175,8 +181,8 @@ def _search(
     layouts_of: Array,
     layouts: Array,
     fields: Array,
-) -> tuple[int, bool, int, int]:
-    """Start, with the position of a dialect in place of its byte order."""
+) -> tuple[int, int, int, int]:
+    """Start, with the frames of the row, 0 if none was found, and the position of a dialect."""
     for offset in range(len(data)):
         waits, needed = -1, 0
         for reading in range(len(little)):
@@ -192,13 +198,13 @@ def _search(
                 fields,
             )
             if frames >= FRAMES_IN_A_ROW or (final and frames > 0 and missing > 0):
-                return offset, True, reading, 0
+                return offset, frames, reading, 0
             if missing > 0 and not final:
                 needed = missing if waits < 0 else min(needed, missing)
                 waits = reading if waits < 0 else waits
         if waits >= 0:
-            return offset, False, waits, needed - offset
-    return len(data), False, 0, 0
+            return offset, 0, waits, needed - offset
+    return len(data), 0, 0, 0
 
 
 @compiled

@@ -894,3 +894,17 @@ def check_order(outcomes: list[Outcome]) -> None:
                 per_frame[where] = per_frame.get(where, 0) + 1
         ended = ended or any(finding.rule.name in ENDS for finding in outcome.findings)
     assert set(per_frame.values()) <= {1}
+
+
+def test_where_the_capture_ends_nobody_has_waited_in_vain(dialogue: Callable[..., Any]) -> None:
+    def dry(how: End) -> list[str]:
+        found: list[str] = dialogue("v3").opened(1, granted=1).wait(7200).end(how).found
+        return found
+
+    assert dry(End.CLOSED) == ["credits_not_replenished"]
+    assert dry(End.CAPTURE_END) == ["capture_ends_early"]
+
+
+def test_a_connection_that_the_capture_leaves_open_after_an_error_is_not_blamed(dialogue: Callable[..., Any]) -> None:
+    told = dialogue("v3").opened(1).c(Error(b"no")).wait(7200).end(End.CAPTURE_END)
+    assert told.found == ["connector_error", "capture_ends_early"]

@@ -217,6 +217,48 @@ def test_a_start_is_found_alike_in_whatever_pieces_and_windows(data: bytes, size
     assert pieces == at_once
 
 
+def between_holes(*rows: bytes, known: tuple[int, ...] = (1,)) -> list[list[tuple[int, int]]]:
+    """Where the frames are that are read of each row of bytes, between holes of 100 bytes in what the client says."""
+    reader = Reader(WallarooOptions(dialect="v3"))
+    reader.knows_stream = known.__contains__
+    read: list[list[tuple[int, int]]] = []
+    at = 0
+    for row in rows:
+        found = reader.hole(C, 100, place(1)) + reader.receive(C, row, place(2)) + reader.hole(C, 50, place(3))
+        found += reader.finish(place(4)) if row is rows[-1] else []
+        start, at = at + 100, at + 100 + len(row) + 50
+        read.append([(one.byte_start - start, one.byte_end - start) for one in found if one.decoded.frame is not None])
+    return read
+
+
+def test_between_holes_a_frame_of_a_known_stream_that_reaches_the_next_one_is_read(msg: Message_) -> None:
+    whole = encode(msg("v3", 1, 7, payload=b"some payload"), V3)
+    size = len(whole)
+    row = b"end of another" + whole
+    assert between_holes(row) == between_holes(row + whole[:9]) == [[(14, 14 + size)]]
+    assert between_holes(row, row) == 2 * [[(14, 14 + size)]]
+    assert between_holes(row, known=(2,)) == between_holes(row + b"\0\0\0\0\0") == [[]]
+    assert between_holes(whole + whole[:9], known=()) == [[(0, size)]], "nothing comes before it"
+
+
+def test_between_holes_what_a_payload_holds_is_no_frame(msg: Message_) -> None:
+    real = encode(msg("v3", 1, 7), V3)
+    decoys = [encode(msg("v3", 5, 7), V3), encode(Hello(b"0.0.1", b"", b"p", b"i"), V3), encode(Notify(6, b"n"), V3)]
+    for decoy in decoys:
+        row = b"end of a payload" + decoy
+        assert between_holes(row + real) == [[(len(row), len(row) + len(real))]]
+        assert between_holes(row + b" ends here", row) == [[], []]
+
+
+def test_between_holes_frames_that_name_no_stream_come_in_twos(msg: Message_) -> None:
+    reader, one = Reader(WallarooOptions(dialect="v3")), encode(Ack(1), V3)
+    reader.hole(S, 100, place(1))
+    for count in (1, 2):
+        reader.receive(S, b"end" + count * one, place(2))
+        frames = [each for each in reader.hole(S, 100, place(3)) if each.decoded.frame is not None]
+        assert len(frames) == count // 2 * 2
+
+
 def test_bytes_that_are_no_frames_are_told_in_rows_of_one_size(msg: Message_) -> None:
     data = b"\xff" * (2 * PASSED_BYTES + 100) + stream_of("v3", 9, msg)
     for size in (len(data), 1448, 7777):

@@ -1,0 +1,258 @@
+"""Every rule: what keeps it at its very edge, and what breaks it by one step.
+
+The bytes are written from the specification, by no code that the codec or the simulator has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.landed import landed_packets
+from tests.support.wallaroo_by_hand import (
+    BOUNDARY,
+    EOS,
+    EPHEMERAL,
+    EVENT_TIME,
+    NOTHING,
+    RESERVED,
+    SECOND,
+    UNSTABLE,
+    C,
+    Say,
+    W,
+    ack,
+    answer,
+    eos,
+    error,
+    flagged,
+    frame,
+    hello,
+    message,
+    notify,
+    number,
+    ok,
+    ok2,
+    t_ack,
+    t_hello,
+    t_message,
+    t_nack,
+    t_notify,
+    t_ok,
+    u64,
+)
+from wirehouse_codecs.logs.inspection import VIOLATION
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.simulate.script import Close, Conversation, Ending, Event, Send, merge, packets
+from wirehouse_codecs.tcp.endpoints import Endpoint
+from wirehouse_codecs.wallaroo.inspection import inspect
+from wirehouse_codecs.wallaroo.rules import RULE
+
+PORT = 7100
+
+
+class End(NamedTuple):
+    """How the connection ends, closed by the client; without one the capture ends."""
+
+    ending: Ending = Ending.FIN
+    after_ns: int = SECOND // 100
+
+
+Step = Say | End
+Talk = tuple[Step, ...]
+Talks = tuple[Talk, ...]
+
+
+HEAD: Talk = (hello(), ok())
+OPEN: Talk = (*HEAD, notify(), answer())
+OPEN2: Talk = (hello(), ok2(), notify(), answer(reference=0), flagged(1, 0, b"text"))
+#: The first message tells that MESSAGE has a stream id.
+T_OPEN: Talk = (t_hello(), t_ok(), t_notify(), t_message(1))
+BYE = End()
+LIMIT = 16_384
+
+
+def later(said: Say, seconds: float) -> Say:
+    return said._replace(after_ns=round(seconds * SECOND))
+
+
+def again(count: int, gap_s: float, last_gap_s: float) -> Talks:
+    """Sessions that are reset, each so long after the one before."""
+    gaps = [0.0] + [gap_s] * (count - 2) + [last_gap_s]
+    return tuple((later(hello(), gap), ok(), End(Ending.RESET)) for gap in gaps)
+
+
+def sized(length: int) -> Say:
+    """A message whose frame has this length."""
+    return message(1, payload=bytes(length - 1 - 8 - 8 - 8 - 5))
+
+
+#: By rule what keeps it at its edge, and what breaks it: a talk, or several one after another.
+CASES: dict[str, tuple[Talk | Talks, Talk | Talks]] = {
+    "empty_frame": ((*OPEN, sized(30), BYE), (*OPEN, Say(C, bytes(4)), BYE)),
+    "oversize_frame": ((*OPEN, sized(LIMIT), BYE), (*OPEN, sized(LIMIT + 1), BYE)),
+    "unknown_frame_type": ((*OPEN, eos(), BYE), (*OPEN, Say(C, frame(10, u64(1))), BYE)),
+    "malformed_frame": (
+        (*OPEN, Say(C, frame(5, u64(1), u64(1), u64(7), b"\0\x03key")), BYE),
+        (*OPEN, Say(C, frame(5, u64(1), u64(1), u64(7), b"\0\x04key")), BYE),
+    ),
+    "trailing_bytes": ((*OPEN, eos(), BYE), (*OPEN, Say(C, frame(8, u64(1), b"x")), BYE)),
+    "frame_before_hello": ((hello(), ok(), notify(), BYE), (notify(), hello(), ok(), BYE)),
+    "duplicate_hello": ((*HEAD, BYE), (*HEAD, hello(), BYE)),
+    "cookie_refused": ((hello(), error(W, b"no cooki"), BYE), (hello(), error(W, b"no COOKIE"), BYE)),
+    "version_refused": ((hello(), error(W, b"versio"), BYE), (hello(), error(W, b"Version"), BYE)),
+    "wrong_direction": ((*OPEN, ack(1), BYE), (*OPEN, ack(1)._replace(side=C), BYE)),
+    "message_unknown_stream": ((*OPEN, message(1), BYE), (*OPEN, message(1, stream=2), BYE)),
+    "message_before_notify_ack": (
+        (*HEAD, notify(), answer(), message(1), BYE),
+        (*HEAD, notify(), message(1), answer(), BYE),
+    ),
+    "message_closed_stream": ((*OPEN, message(1), eos(), BYE), (*OPEN, eos(), message(1), BYE)),
+    "eos_unknown_stream": ((*OPEN, eos(), BYE), (*OPEN, eos(), eos(), BYE)),
+    "flags_not_allowed": (
+        (*OPEN2, flagged(2, BOUNDARY | EOS), BYE),
+        (*OPEN2, flagged(2, BOUNDARY | UNSTABLE), BYE),
+    ),
+    "reserved_flags_set": ((*T_OPEN, t_message(2, EVENT_TIME, number(7)), BYE), (*T_OPEN, t_message(2, RESERVED), BYE)),
+    "credits_overdrawn": (
+        (hello(), ok(2), notify(), answer(), message(1), BYE),
+        (hello(), ok(2), notify(), answer(), message(1), message(2), BYE),
+    ),
+    "connector_error": ((*HEAD, BYE), (*HEAD, error(C), BYE)),
+    "worker_error": ((*OPEN, message(1, stream=2), error(W), BYE), (*OPEN, message(1), error(W), BYE)),
+    "truncated_frame": ((*OPEN, message(1), BYE), (*OPEN, Say(C, message(1).data[:-1]), BYE)),
+    "capture_ends_early": ((*HEAD, BYE), HEAD),
+    "no_handshake_seen": ((*HEAD, BYE), (*OPEN, message(1), BYE)),
+    "dialect_unsupported": ((hello(b"0.0.1"), ok(), BYE), (hello(b"0.0001"), ok(), BYE)),
+    "frame_before_ok": ((hello(), ok(), notify(), BYE), (hello(), notify(), ok(), BYE)),
+    "duplicate_ok": ((*HEAD, BYE), (*HEAD, ok(), BYE)),
+    "frame_after_error": ((*OPEN, message(1), error(C), BYE), (*OPEN, error(C), message(1), BYE)),
+    "hello_refused": ((hello(), ok(), error(W), BYE), (hello(), error(W), BYE)),
+    "hello_not_answered": ((hello(), End(Ending.RESET)), (hello(), BYE)),
+    "handshake_inconsistent": (
+        ((*HEAD, BYE), (hello(cookie=b"other"), error(W, b"bad cookie"), BYE)),
+        ((*HEAD, BYE), (hello(cookie=b"other"), ok(), BYE)),
+    ),
+    "zero_initial_credits": ((hello(), ok(1), BYE), (hello(), ok(0), BYE)),
+    "error_not_signalled": (
+        (*OPEN, message(1, stream=2), later(message(1), 4.9), BYE),
+        (*OPEN, message(1, stream=2), later(message(1), 5.1), BYE),
+    ),
+    "not_closed_after_error": (
+        (*OPEN, error(C), End(after_ns=4_900_000_000)),
+        (*OPEN, error(C), End(after_ns=5_100_000_000)),
+    ),
+    "notify_open_stream": ((*T_OPEN, t_message(2, EOS), t_notify(), BYE), (*T_OPEN, t_notify(), BYE)),
+    "notify_reference_unexpected": (
+        (t_hello(), t_ok((1, 9)), t_notify(reference=9), t_message(1), BYE),
+        (t_hello(), t_ok((1, 9)), t_notify(reference=8), t_message(1), BYE),
+    ),
+    "stream_id_reused": (
+        ((*OPEN, BYE), (*HEAD, notify(2, b"s2"), answer(2), BYE)),
+        ((*OPEN, BYE), (*HEAD, notify(2, b"s1"), answer(2), BYE)),
+    ),
+    "ack_unknown_stream": ((*OPEN, message(1), ack(1, (1, 1)), BYE), (*OPEN, ack(1, (2, NOTHING)), BYE)),
+    "ack_never_sent": ((*OPEN, message(4), ack(1, (1, 4)), BYE), (*OPEN, message(4), ack(1, (1, 5)), BYE)),
+    "ack_goes_back": (
+        (*OPEN, message(1), message(2), ack(1, (1, 2)), ack(1, (1, 2)), BYE),
+        (*OPEN, message(1), message(2), ack(1, (1, 2)), ack(1, (1, 1)), BYE),
+    ),
+    "message_never_acked": (
+        (*OPEN, message(1), message(2), ack(1, (1, 2)), BYE),
+        (*OPEN, message(1), message(2), ack(1, (1, 1)), BYE),
+    ),
+    "reference_unstable": (
+        (*T_OPEN, t_message(2, UNSTABLE), t_ack(1, (1, 1)), BYE),
+        (*T_OPEN, t_message(2, UNSTABLE), t_ack(1, (1, 2)), BYE),
+    ),
+    "nack_unknown_stream": ((*T_OPEN, t_nack(1), t_notify(reference=1), BYE), (*T_OPEN, t_nack(1, stream=2), BYE)),
+    "nack_not_answered": (
+        (*T_OPEN, t_nack(1), t_nack(0), t_notify(reference=1), t_notify(), BYE),
+        (*T_OPEN, t_nack(1), t_nack(0), t_notify(reference=1), BYE),
+    ),
+    "boundary_with_payload": (
+        (*T_OPEN, t_message(2, BOUNDARY, b""), BYE),
+        (*T_OPEN, t_message(2, BOUNDARY, b"x"), BYE),
+    ),
+    "ephemeral_id_repeated": (
+        (*T_OPEN, t_message(2, EPHEMERAL), t_message(3, EPHEMERAL), BYE),
+        (*T_OPEN, t_message(2, EPHEMERAL), t_message(2, EPHEMERAL), BYE),
+    ),
+    "message_ignored": ((*OPEN, message(1), message(2), BYE), (*OPEN, message(1), message(1), BYE)),
+    "notify_ack_unasked": ((*OPEN, notify(), answer(success=0), BYE), (*OPEN, answer(), BYE)),
+    "notify_refused": ((*HEAD, notify(), answer(success=1), BYE), (*HEAD, notify(), answer(success=0), BYE)),
+    "notify_not_answered": ((*OPEN, BYE), (*OPEN, notify(2, b"s2"), BYE)),
+    "credits_not_replenished": (
+        (hello(), ok(1), notify(), answer(), later(ack(1), 9.9), BYE),
+        (hello(), ok(1), notify(), answer(), later(ack(1), 10.1), BYE),
+    ),
+    "reconnect_without_backoff": (again(5, 2, 2.1), again(5, 2, 2)),
+}
+#: What besides a rule is broken of warnings and violations, as one more fault or as what excuses nothing.
+BESIDES: dict[str, list[str]] = {
+    "error_not_signalled": ["message_unknown_stream"],
+    "nack_unknown_stream": ["nack_not_answered"],
+}
+#: What is broken at the edge of one rule by its neighbour.
+NEIGHBOURS: dict[str, list[str]] = {
+    "cookie_refused": ["hello_refused"],
+    "version_refused": ["hello_refused"],
+    "worker_error": ["message_unknown_stream"],
+    "handshake_inconsistent": ["cookie_refused"],
+    "error_not_signalled": ["message_unknown_stream"],
+}
+
+
+def captured(talks: Talks, late: bool) -> list[CapturedPacket]:
+    """Connections one after another; `late`: what comes before the last NOTIFY of a talk was not captured."""
+    now = 1000 * SECOND
+    made = []
+    for place, talk in enumerate(talks):
+        opened, events = now, list[Event]()
+        for step in talk:
+            now += step.after_ns
+            if isinstance(step, End):
+                events.append(Close(now, C, step.ending))
+            else:
+                events.append(Send(now, step.side, step.data))
+        from_ns = opened + 3 * SECOND // 100 + 1 if late else 0
+        ends = Endpoint("10.0.0.1", 40_000 + place), Endpoint("10.0.0.2", PORT)
+        made.append(packets(Conversation(*ends, opened, events, captured_from_ns=from_ns)))
+    return list(merge(made))
+
+
+def broken(case: Talk | Talks, *, late: bool = False) -> Counter[tuple[str, str]]:
+    """Severities and names of the rules that are broken."""
+    talks = tuple(talk for talk in case if not isinstance(talk, Say | End))
+    steps = tuple(step for step in case if isinstance(step, Say | End))
+    rows = inspect(landed_packets(captured(talks or (steps,), late)), PORT)
+    told = [(row["severity"], row["rule"].removeprefix("wallaroo.")) for kind, row in rows if kind == VIOLATION]
+    return Counter(each for each in told if not each[1].startswith("capture."))
+
+
+def severe(found: Counter[tuple[str, str]]) -> list[str]:
+    return sorted(name for severity, name in found.elements() if severity != "note")
+
+
+def test_each_rule_has_its_edge() -> None:
+    assert CASES.keys() == RULE.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_is_kept_at_its_edge_and_broken_one_step_further(name: str) -> None:
+    kept, wrong = CASES[name]
+    at_edge = broken(kept)
+    assert name not in {rule for _, rule in at_edge}
+    assert severe(at_edge) == NEIGHBOURS.get(name, [])
+    beyond = broken(wrong, late=name == "no_handshake_seen")
+    assert beyond[RULE[name].severity.value, name] == 1
+    assert [rule for rule in severe(beyond) if rule != name] == BESIDES.get(name, [])
+
+
+def test_a_connector_that_resets_knew_what_its_last_bytes_acknowledge() -> None:
+    asked, name = (*T_OPEN, t_nack(1)), "nack_not_answered"
+    assert name in severe(broken((*asked, BYE)))
+    assert name in severe(broken((*asked, t_message(2), End(Ending.RESET))))
+    assert name not in severe(broken((*asked, End(Ending.RESET))))
