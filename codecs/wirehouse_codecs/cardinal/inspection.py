@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal.correlation.consumer import Consumer, Row
-from wirehouse_codecs.cardinal.correlation.events import Found
+from wirehouse_codecs.cardinal.correlation.events import LocatedFinding
 from wirehouse_codecs.cardinal.fast.columns import decode_columns
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
@@ -56,7 +56,7 @@ def _told(consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | N
         if isinstance(told, Row):
             kind, row = _row(record, told, fields)
             yield kind, row
-        elif isinstance(told, Found):
+        elif isinstance(told, LocatedFinding):
             # A rule of decoding is found in the message itself, whose number is known.
             number = told.number if told.number is not None or told.finding.place != place else row.get("number")
             yield violation(told.finding, block_hash=told.block_hash, number=number)

@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.cardinal.correlation import chain, events
+from wirehouse_codecs.cardinal.correlation import events
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.fast.columns import message_of
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session.assembly import Block, Received, assemble, judged_findings
@@ -300,7 +302,7 @@ def _reorg(outcome: events.ReorgRow) -> dict[str, Any]:
     return {"reorg": row | {"ancestor_number": Decimal(outcome.ancestor_number), "at": _place_row(outcome.place)}}
 
 
-def _found(outcome: events.Found) -> dict[str, Any]:
+def _located_finding(outcome: events.LocatedFinding) -> dict[str, Any]:
     return {"block_hash": outcome.block_hash, "finding": _finding_row(outcome.finding, outcome.number)}
 
 
@@ -318,7 +320,7 @@ _OUTCOMES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     events.Update: ("update", _update),
     events.Canonical: ("canonical", _canonical),
     events.ReorgRow: ("reorg", _reorg),
-    events.Found: ("finding", _found),
+    events.LocatedFinding: ("finding", _located_finding),
     events.Refused: ("refused", _refused),
     events.Closed: ("closed", _closed),
 }
@@ -329,12 +331,12 @@ class _Ordering:
 
     def __init__(self, options: CardinalOptions, windows: Windows, names: Sequence[str]) -> None:
         self._options, self._windows, self._ahead = options, windows, list(names)
-        self._chain = chain.Chain(options)
+        self._chain = Chain(options)
         self._step = 0
 
     def restore(self, snapshot: str | None) -> None:
         if snapshot:
-            self._chain = chain.Chain(self._options, snapshot)
+            self._chain = Chain(self._options, snapshot)
 
     def is_channel(self, topic: str) -> bool:
         """A Reorg on an ordinary topic makes no channel of it."""
@@ -371,7 +373,7 @@ class _Ordering:
 
     def _carried_from(self, window: str) -> str:
         """The window of the oldest living block, or the horizon's if that is older."""
-        horizon = self._windows.start_ns(window) - chain.HORIZON_NS
+        horizon = self._windows.start_ns(window) - HORIZON_NS
         first = self._windows.of(max(0, min(horizon, self._chain.oldest_ns or horizon)))
         return max(first, self._windows.start)
 

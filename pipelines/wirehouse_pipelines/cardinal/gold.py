@@ -18,15 +18,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import reorg_channel_pattern
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_pattern
 from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs.job import Cut, Work
 
-VERSION = "4"
+VERSION = "5"
 SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (

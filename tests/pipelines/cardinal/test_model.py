@@ -99,7 +99,7 @@ def _last(blocks: tuple[Block, ...]) -> dict[bytes, Block]:
 def test_the_same_rules_are_found_at_the_same_places(told: Told, source: str) -> None:
     model = told.model(source)
     ours = Counter((row["rule"], row["record_number"], row["message"]) for row in told.violations[source])
-    theirs = Counter((f.finding.rule.id, f.finding.place.record_number, f.finding.message) for f in model.found)
+    theirs = Counter((f.finding.rule.id, f.finding.place.record_number, f.finding.message) for f in model.findings)
     assert ours == theirs
 
 

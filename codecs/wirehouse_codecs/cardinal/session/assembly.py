@@ -24,7 +24,6 @@ to them, so that blocks may be cut into windows anywhere.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from types import MappingProxyType
 
 from wirehouse_codecs.cardinal.options import CardinalOptions, NameMatcher
 from wirehouse_codecs.cardinal.rules import RULE
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
+from wirehouse_codecs.cardinal.session.texts import location, shown
 from wirehouse_codecs.cardinal.wire.messages import (
     Batch,
     BatchDeleteMsg,
@@ -51,7 +52,6 @@ BATCH_MESSAGE = "batch message"
 ITEMS = "items"
 #: So many ranges of missing items are written out.
 SHOWN_RANGES = 32
-SHOWN_NAME_BYTES = 120
 MATCHERS = 8
 
 
@@ -393,7 +393,7 @@ class BlockAssembly:
         if update.subbatch is not None:
             self._announce_subbatch(update.subbatch, name, verdict.tracked, verdict.topic)
         if not verdict.declared and (update.count is not None or update.subbatch is not None):
-            self._find("topic_wrong", received, f"no declared prefix begins the entry {_shown(name)} of the Batch")
+            self._find("topic_wrong", received, f"no declared prefix begins the entry {shown(name)} of the Batch")
 
     def _announce_subbatch(self, batch_id: bytes, name: bytes, tracked: bool, topic: str | None) -> None:
         """One sub-batch under two names is one sub-batch, of the tracked name that sorts first."""
@@ -412,7 +412,9 @@ class BlockAssembly:
         first = self._batches[0]
         self._batches.append(received)
         differing = ", ".join(_batch_differences(_batch(first), batch))
-        self._find("batch_conflict", received, f"differs from the first Batch at {where(first.place)} in {differing}")
+        self._find(
+            "batch_conflict", received, f"differs from the first Batch at {location(first.place)} in {differing}"
+        )
 
     # BatchMsg and BatchDeleteMsg
 
@@ -460,8 +462,8 @@ class BlockAssembly:
         self._find(
             "key_two_values",
             received,
-            f"key {_shown(message.key)} has {len(message.value)} bytes here that differ from the {len(first.value)} "
-            f"bytes at {where(key.first.place)}",
+            f"key {shown(message.key)} has {len(message.value)} bytes here that differ from the {len(first.value)} "
+            f"bytes at {location(key.first.place)}",
         )
 
     def _take_delete(self, received: Received) -> None:
@@ -504,7 +506,7 @@ class BlockAssembly:
         self._find(
             "extra_message",
             received,
-            f"key {_shown(name)} is beyond the {counter.count} messages of prefix {_shown(counter.name)}",
+            f"key {shown(name)} is beyond the {counter.count} messages of prefix {shown(counter.name)}",
         )
         return False
 
@@ -516,12 +518,12 @@ class BlockAssembly:
         beyond = self._cut_prefix(name)
         if beyond is not None:
             beyond.found += 1
-            self._find("prefix_not_at_boundary", received, f"{_shown(beyond.name)} begins key {_shown(name)}")
+            self._find("prefix_not_at_boundary", received, f"{shown(beyond.name)} begins key {shown(name)}")
         counter = self._nearest(name) if name else None
         if counter is not None:
             self._check_topic(counter, received)
         elif beyond is None:
-            self._find("unexpected_key", received, f"key {_shown(name)} belongs to no counted prefix of its Batch")
+            self._find("unexpected_key", received, f"key {shown(name)} belongs to no counted prefix of its Batch")
         return counter
 
     def _nearest(self, name: bytes) -> _Counter | None:
@@ -569,8 +571,8 @@ class BlockAssembly:
         clear = name not in self._ambiguous
         clashing = [known for known in ways if clear and (way in _SETS or known[0] in _SETS)]
         if clashing:
-            others = " and ".join(f"{known.value} at {where(place)}" for known, place in clashing)
-            self._find("key_by_two_ways", received, f"key {_shown(name)} is {way.value} here, and {others}")
+            others = " and ".join(f"{known.value} at {location(place)}" for known, place in clashing)
+            self._find("key_by_two_ways", received, f"key {shown(name)} is {way.value} here, and {others}")
 
     def _check_topic(self, entry: _Counter | _SubBatch | None, received: Received) -> None:
         """Rule `topic_wrong`. A reorg channel carries the messages of all prefixes."""
@@ -578,7 +580,7 @@ class BlockAssembly:
         if entry is None or entry.topic is None or topic is None or topic == entry.topic or self._channel(topic):
             return
         self._find(
-            "topic_wrong", received, f"prefix {_shown(entry.name)} belongs on topic {entry.topic!r}, not on {topic!r}"
+            "topic_wrong", received, f"prefix {shown(entry.name)} belongs on topic {entry.topic!r}, not on {topic!r}"
         )
 
     # Sub-batches
@@ -604,8 +606,8 @@ class BlockAssembly:
             self._find(
                 "subbatch_conflict",
                 received,
-                f"{header.item_count} items of sub-batch {_shown(subbatch.name)}, "
-                f"but {_item_count(subbatch.header)} in the header at {where(subbatch.header.place)}",
+                f"{header.item_count} items of sub-batch {shown(subbatch.name)}, "
+                f"but {_item_count(subbatch.header)} in the header at {location(subbatch.header.place)}",
             )
 
     def _take_item(self, received: Received) -> None:
@@ -638,7 +640,7 @@ class BlockAssembly:
         item = received.message
         assert isinstance(item, SubBatchMsg)
         if not 0 <= item.index < item_count:
-            named = f"index {item.index} of sub-batch {_shown(subbatch.name)}, which has {item_count} items"
+            named = f"index {item.index} of sub-batch {shown(subbatch.name)}, which has {item_count} items"
             self._find("item_index_out_of_range", received, named)
             return
         first = subbatch.items.get(item.index)
@@ -669,7 +671,7 @@ class BlockAssembly:
         self._find(
             "subbatch_conflict",
             received,
-            f"item {item.index} of sub-batch {_shown(subbatch.name)} differs from the one at {where(first.place)}",
+            f"item {item.index} of sub-batch {shown(subbatch.name)} differs from the one at {location(first.place)}",
         )
 
 
@@ -759,7 +761,7 @@ def _counted(block: Block) -> list[str]:
 
 
 def _never_came(missing: Missing, counted: str) -> tuple[str, str]:
-    name = _shown(missing.name)
+    name = shown(missing.name)
     if missing.what == MESSAGES:
         return "prefix_count_open", f"prefix {name}: {counted}"
     if missing.what == SUBBATCH_HEADER:
@@ -767,13 +769,6 @@ def _never_came(missing: Missing, counted: str) -> tuple[str, str]:
     if missing.what.startswith(ITEMS):
         return "subbatch_items_missing", f"sub-batch {name}, {_hex(missing.batch_id)}: {missing.what}, {counted}"
     return "", ""
-
-
-def where(place: Place) -> str:
-    """A place in words: topic, partition and offset, or the record's number."""
-    if place.topic is None:
-        return f"record {place.record_number}"
-    return f"{place.topic}:{place.partition}@{place.offset}"
 
 
 def _matcher(options: CardinalOptions) -> NameMatcher:
@@ -788,18 +783,6 @@ def _matcher(options: CardinalOptions) -> NameMatcher:
 
 
 _MATCHERS: OrderedDict[int, tuple[CardinalOptions, NameMatcher]] = OrderedDict()
-
-
-def reorg_channel_pattern(options: CardinalOptions) -> str:
-    """The regular expression, for `search` in Python and in Java, of reorg channels' names ("Reorg", Producers)."""
-    name, start = ("-re-{hash}", "") if options.reorg_topic is None else (options.reorg_topic, "^")
-    return start + "[0-9a-f]{64}".join(map(re.escape, name.split("{hash}"))) + r"(?![\s\S])"
-
-
-def reorg_channel_name(options: CardinalOptions) -> Callable[[str], bool]:
-    """Whether a topic's name is that of a reorg channel."""
-    named = re.compile(reorg_channel_pattern(options))
-    return lambda topic: named.search(topic) is not None
 
 
 def _batch(received: Received) -> Batch:
@@ -874,10 +857,3 @@ def _missing_ranges(indexes: list[int], item_count: int) -> str:
 
 def _hex(data: bytes | None) -> str:
     return data.hex() if data is not None else ""
-
-
-def _shown(name: bytes) -> str:
-    """A name from the wire, printable and not too long."""
-    if len(name) <= SHOWN_NAME_BYTES:
-        return ascii(name)[1:]
-    return f"{ascii(name[:SHOWN_NAME_BYTES])[1:]}… ({len(name)} bytes)"

@@ -22,8 +22,8 @@ from wirehouse_codecs.cardinal.session.assembly import (
     State,
     assemble,
     judged_findings,
-    reorg_channel_name,
 )
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
 from wirehouse_codecs.cardinal.wire.messages import (
     Batch,
     BatchDeleteMsg,
