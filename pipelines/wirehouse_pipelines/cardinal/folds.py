@@ -22,7 +22,9 @@ from wirehouse_codecs.cardinal.correlation.chain import Chain
 from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.fast.columns import message_of
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block, Received, assemble, judged_findings
+from wirehouse_codecs.cardinal.session.assembly import assemble
+from wirehouse_codecs.cardinal.session.block import Block, Received
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import KINDS, BatchDeleteMsg, BatchMsg, Message
 from wirehouse_codecs.core.rules import Finding, Place
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
@@ -175,7 +177,7 @@ def _folded(block: Block, ended: Mapping[str, Any], windows: Windows) -> Iterato
         }
     found = [
         (finding, windows.of(known_at.arrived_at_ns))
-        for finding, known_at in zip(block.findings, block.found_at, strict=True)
+        for finding, known_at in zip(block.findings, block.known_at, strict=True)
     ]
     if ended["judged"] and not block.complete:
         found += [(finding, ended["ended_in"]) for finding in judged_findings(block, ended["stall"] or "")]

@@ -13,7 +13,7 @@ from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, SimulatorConfig, simulate, write_jsonl
 from wirehouse_codecs.core.rules import Place
 from wirehouse_pipelines.lake.lake import Lake, Source

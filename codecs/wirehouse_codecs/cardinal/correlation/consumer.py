@@ -24,7 +24,9 @@ from wirehouse_codecs.cardinal.correlation.events import (
     ReorgCompleteArrived,
 )
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block, BlockAssembly, Received, State, judged_findings
+from wirehouse_codecs.cardinal.session.assembly import BlockAssembly, State
+from wirehouse_codecs.cardinal.session.block import Block, Received
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import Batch, Decoded, Message, Reorg, ReorgComplete, decode
 from wirehouse_codecs.core.rules import Finding, Place
 

@@ -13,7 +13,7 @@ from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Closed, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, Record, SimulatorConfig, simulate
 from wirehouse_codecs.cardinal.wire.messages import (
     PING,

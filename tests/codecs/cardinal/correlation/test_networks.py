@@ -18,7 +18,7 @@ from wirehouse_codecs.cardinal.correlation.chain import Chain
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, ConsumerOutcome, consume
 from wirehouse_codecs.cardinal.correlation.events import LocatedFinding, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import Record, SimulatorConfig, simulate
 from wirehouse_codecs.core.rules import Place, Severity
 

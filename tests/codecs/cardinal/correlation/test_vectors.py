@@ -16,7 +16,8 @@ import pytest
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
 from wirehouse_codecs.cardinal.correlation.events import LocatedFinding, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
-from wirehouse_codecs.cardinal.session.assembly import Block, judged_findings
+from wirehouse_codecs.cardinal.session.block import Block
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.core.rules import Place
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "cardinal"
