@@ -306,7 +306,7 @@ def merge(data: Array, entries: Array, order: Array, spare: Array, low: int, mid
 
 @compiled
 def last_of_name(data: Array, entries: Array, bounds: Array, order: Array, sources: Array) -> None:
-    """`sources`: for the first entry of a name the last one of that name, whose value counts; -1 for the others."""
+    """`sources`: for the first entry of a name the last one of that name, whose value counts; for the others -1."""
     for row in range(len(bounds) - 1):
         at = bounds[row]
         while at < bounds[row + 1]:
@@ -320,7 +320,7 @@ def last_of_name(data: Array, entries: Array, bounds: Array, order: Array, sourc
 
 @compiled
 def judge_updates(data: Array, entries: Array, bounds: Array, sources: Array, verdicts: Array, kinds: Array) -> None:
-    """What each entry of Batch.updates is, and whether that breaks a rule."""
+    """Set the kind of each entry of Batch.updates, and the verdict of the row if that breaks a rule."""
     for row in range(len(bounds) - 1):
         for entry in range(bounds[row], bounds[row + 1]):
             source = sources[entry]
@@ -474,7 +474,7 @@ def canonical_batches(
 
 @compiled
 def gather(data: Array, starts: Array, offsets: Array, out: Array) -> None:
-    """The byte strings of `data` at `starts`, one after the other; `offsets` says where each belongs."""
+    """The byte strings of `data` at `starts`, one after the other; `offsets` has the position of each."""
     for i in range(len(starts)):
         put_bytes(out, wide(offsets[i]), data, wide(starts[i]), wide(offsets[i + 1]) - wide(offsets[i]))
 

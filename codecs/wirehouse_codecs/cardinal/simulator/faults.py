@@ -1,4 +1,4 @@
-"""For every rule a stream that breaks it: what simulator.py puts in when it is asked for a fault.
+"""Faults: for every rule a stream that breaks it, and nothing else.
 
 A fault breaks its rule for certain and, where that can be, no other. What would stop the chain for good (a block that
 never completes) happens to a side block, so that the head goes on and the rule is judged.
@@ -99,7 +99,7 @@ def junk_after_value(draft: Draft) -> None:
 
 
 def two_fields(draft: Draft) -> None:
-    """The counter of accounts also says that they are deleted."""
+    """The counter of accounts also marks its name as deleted."""
     name = f"{draft.chain}/a/".encode()
     _, after_value = avro.read_varint(draft.entries[name], 0, avro.LONG_BITS)
     count, _ = avro.read_varint(draft.entries[name], after_value, avro.INT_BITS)

@@ -107,7 +107,7 @@ class Draft:
         return Sent(self.batch_topic, key, head[:-1] + avro.blocks(entries))
 
     def first(self, kind: int, contains: str = "") -> int:
-        """Position of the first message of a type whose key holds a text."""
+        """Position of the first message of a type whose key contains a text."""
         part = contains.encode()
         return next(i for i, sent in enumerate(self.messages) if sent.key[0] == kind and part in sent.key)
 
