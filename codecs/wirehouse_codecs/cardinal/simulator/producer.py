@@ -1,7 +1,7 @@
 """The producer of simulated traffic: an EVM chain's blocks as Cardinal messages.
 
 Keys, topics and the sub-batch are those of the EVM application; the messages are the specification's ("Messages",
-"Reorg Handling"). simulator.py says which blocks are made and delivers their messages; faults.py breaks them.
+"Reorg Handling"). simulator.py decides which blocks are made and delivers their messages; faults.py breaks them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Blocks, keys, topics and the sub-batch are those of the EVM application; the messages are the specification's
 ("Messages", "Reorg Handling"). A stream without a fault breaks no rule, and without shuffling gives no note. Records
-are made as they are asked for; what is kept does not grow with the stream.
+are generated when they are needed, and memory does not grow with the stream.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "write_jsonl",
 ]
 
-#: What `simulate` gives, and what writes it to a file by the end of its name.
+#: What `simulate` generates, and the writer for each ending of a file's name.
 RECORDS: Final = "messages"
 WRITERS: Final = endings(".jsonl", write_jsonl) | endings(".avro", write_avro)
 PING_INTERVAL_MS = 30_000
@@ -100,12 +100,12 @@ class SimulatorConfig:
 
     @property
     def _event_blocks(self) -> int:
-        """Blocks before a large reorg or a fault, so that a reorg there finds its ancestor."""
+        """Blocks before a large reorg or a fault, so that a reorg there has an ancestor."""
         return self.reorg_depth + QUIET_BLOCKS
 
     @property
     def _least_blocks(self) -> int:
-        """Blocks that the events take, and after the last enough that rules about what never came are judged."""
+        """Blocks for the events, and enough after the last one for the rules about what never came to be judged."""
         events = (self.fault is not None) + self.large_reorg
         return events * (self._event_blocks + max(FORK_DEPTHS)) + self.reorg_threshold + QUIET_BLOCKS if events else 1
 
