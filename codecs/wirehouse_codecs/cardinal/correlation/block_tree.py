@@ -81,10 +81,6 @@ class BlockTree:
         self.order += 1
         return self.order
 
-    def parent_of(self, node: Node) -> Node | None:
-        """The parent, if it is remembered."""
-        return self.nodes.get(node.parent)
-
     def add_child(self, node: Node) -> None:
         """Enter the block, which has a Batch now, as a child of its parent."""
         node.closes_ring = node.parent == node.block_hash or (

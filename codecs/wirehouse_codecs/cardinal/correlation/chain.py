@@ -149,23 +149,29 @@ class Chain:
 
     def apply(self, event: Event) -> list[Outcome]:
         """Process the next event in arrival order. An event of a block outside its life has no effect."""
-        out = list(self.expire(event.place.arrived_at_ns))
-        head = self._canonical.head_hash
+        now_ns = event.place.arrived_at_ns
+        out = list(self.expire(now_ns)) if self._is_any_due(now_ns) else []
+        hashes = self._canonical.hashes
+        head = hashes[-1] if hashes else None
         out.extend(self._handlers[type(event)](event))
-        new_head = self._canonical.head_hash
-        if new_head is not None and new_head != head:
+        if hashes and hashes[-1] != head:
             out.extend(self._endings.head_moved(event.place))
-            out.extend(self._reorgs.lapse_below(self._canonical.head.number - self._threshold, event.place))
+            if self._reorgs.by_ancestor:
+                out.extend(self._reorgs.lapse_below(self._canonical.head.number - self._threshold, event.place))
             self._endings.forget()
         return out
 
     def expire(self, now_ns: int) -> Iterator[Outcome]:
         """End what began longer than the horizon before `now_ns`: lives of blocks, reorgs, waits for ancestors."""
         yield from self._endings.expire(now_ns)
-        if self._reorgs.by_ancestor:
-            self._reorgs.forget_before(now_ns - HORIZON_NS)
-        if self._ancestors.early:
-            yield from self._ancestors.expire_before(now_ns - HORIZON_NS)
+        self._reorgs.forget_before(now_ns - HORIZON_NS)
+        yield from self._ancestors.expire_before(now_ns - HORIZON_NS)
+
+    def _is_any_due(self, now_ns: int) -> bool:
+        """`expire` may have something to do. For nearly every event it hasn't."""
+        by_time = self._lives.by_time
+        is_old = bool(by_time) and by_time[0][0] + HORIZON_NS < now_ns
+        return is_old or bool(self._reorgs.by_ancestor) or bool(self._ancestors.early)
 
     # Events of blocks
 

@@ -55,8 +55,8 @@ class Endings:
     def make_room(self, place: Place) -> Iterator[Outcome]:
         """While there are too many blocks forget closed ones from the lowest on, then end lives from the oldest on."""
         nodes, canonical, lives = self._tree.nodes, self._canonical.at, self._lives
-        while len(nodes) - len(canonical) > MAX_BLOCKS and (lives.lowest_closed is not None or len(lives.by_time) > 1):
-            if lives.lowest_closed is not None:
+        while len(nodes) - len(canonical) > MAX_BLOCKS and (lives.closed or len(lives.by_time) > 1):
+            if lives.closed:
                 lives.forget_lowest(canonical)
             else:
                 yield from self._end_oldest(place, judged=False)
@@ -107,9 +107,8 @@ class Endings:
             node.valid_from_ns = None
             if not node.open:
                 self._tree.drop(node)
-        below = self._canonical.forgotten_below
-        while below is not None and (lowest := self._lives.lowest_closed) is not None and lowest < below:
-            self._lives.forget_lowest(self._canonical.at)
+        if self._canonical.forgotten_below is not None:
+            self._lives.forget_below(self._canonical.forgotten_below, self._canonical.at)
 
     # Rules about what never came
 

@@ -34,6 +34,7 @@ class Head:
         self._options = options
         self._threshold = options.reorg_threshold
         self._tree = canonical.tree
+        self._nodes = canonical.tree.nodes
         self._canonical = canonical
         self._lives = lives
         self._reorgs = reorgs
@@ -51,18 +52,17 @@ class Head:
     def place(self, node: Node, place: Place) -> Iterator[Outcome]:
         """The block completed at `place`."""
         if self._is_refused(node):
-            yield from self._refuse(node, place)
-        elif node.block_hash in self._canonical.at:
-            yield from self._fill_gap(node, place)
-        elif above := [gap for gap in self._canonical.complete_gaps() if gap.parent == node.block_hash]:
-            yield from self._fill_gap(above[0], place)
-        else:
-            yield from self._place_block(node, place)
+            return self._refuse(node, place)
+        if node.block_hash in self._canonical.at:
+            return self._fill_gap(node, place)
+        if above := [gap for gap in self._canonical.complete_gaps() if gap.parent == node.block_hash]:
+            return self._fill_gap(above[0], place)
+        return self._place_block(node, place)
 
     # Rule 1
 
     def _is_refused(self, node: Node) -> bool:
-        parent = self._tree.parent_of(node)
+        parent = self._nodes.get(node.parent)
         pinned = self._options.whitelist.get(node.number, node.block_hash)
         return pinned != node.block_hash or (parent is not None and parent.refused)
 
@@ -79,8 +79,8 @@ class Head:
     # Rules 3 to 6
 
     def _place_block(self, node: Node, place: Place) -> Iterator[Outcome]:
-        parent = self._tree.parent_of(node)
-        if self._canonical.head_hash is None:
+        parent = self._nodes.get(node.parent)
+        if not self._canonical.hashes:
             yield from self._first_head(node, place)
         elif parent is not None and parent.linked:
             yield from self._link(node, place)
@@ -108,7 +108,7 @@ class Head:
             if ancestor.complete_order is None or ancestor.linked:
                 return None
             lowest = ancestor
-        return lowest if lowest.parent not in self._tree.nodes else None
+        return lowest if lowest.parent not in self._nodes else None
 
     def _link(self, root: Node, place: Place) -> Iterator[Outcome]:
         """The block and its waiting descendants are linked now."""
@@ -128,7 +128,7 @@ class Head:
         announced = self._reorgs.announced_from(parent.block_hash)
         if announced is not None:
             yield from self.carry_out(announced, place, node)
-        elif parent.block_hash == self._canonical.head_hash:
+        elif parent.block_hash == self._canonical.hashes[-1]:
             yield from self._extend(self._canonical.best_path(node)[0], place)
         else:
             yield from self._try_side_chain(node, place)
@@ -152,7 +152,7 @@ class Head:
             branch[0].branch_reported = True
             # Otherwise it was reported that the Reorg of their channel names another block.
             if not self._ancestors.has_misled([*branch, *path]):
-                yield self._unannounced(path[-1], self._tree.nodes[ancestor_hash], depth, place)
+                yield self._unannounced(path[-1], self._nodes[ancestor_hash], depth, place)
 
     def _unannounced(self, top: Node, fork: Node, depth: int, place: Place) -> Outcome:
         head = self._canonical.head
@@ -166,14 +166,14 @@ class Head:
 
     def _extend(self, added: list[Node], place: Place) -> Iterator[Outcome]:
         """The chain goes on from the head with `added`."""
-        yield from self._switch(len(self._canonical.hashes) - 1, added, place)
+        return self._switch(len(self._canonical.hashes) - 1, added, place)
 
     def _displace(self, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
         """A reorg that weight alone makes: the chain goes on from position `ancestor` with `added`."""
         depth, old_head = len(self._canonical.hashes) - 1 - ancestor, self._canonical.head.block_hash
         yield from self._switch(ancestor, added, place)
         if depth:
-            fork = self._tree.nodes[self._canonical.hashes[ancestor]]
+            fork = self._nodes[self._canonical.hashes[ancestor]]
             named = self._ancestors.early.get(fork.block_hash)
             yield ReorgRow(
                 place=place,
@@ -228,7 +228,7 @@ class Head:
         yield from self._link(above, place)
         taken: list[Node] = []
         while above.block_hash in self._canonical.gaps and above.parent not in self._canonical.at:
-            below = self._tree.parent_of(above)
+            below = self._nodes.get(above.parent)
             if below is None or below.complete_order is None or below.refused:
                 break
             self._canonical.insert_below(above, below)
@@ -267,7 +267,7 @@ class Head:
 
         `child` is the first new block, if that block and not the Reorg of the channel opens the reorg.
         """
-        fork = self._tree.nodes.get(reorg.ancestor)
+        fork = self._nodes.get(reorg.ancestor)
         lead, position = self._lead_to(fork)
         if fork is None or position is None:
             message = f"block {reorg.ancestor.hex()} has left the part of the chain that is remembered"
@@ -286,7 +286,7 @@ class Head:
 
     def _open(self, reorg: ReorgState, position: int) -> None:
         """The blocks above `position` are the ones that the reorg removes."""
-        removed = [self._tree.nodes[block_hash] for block_hash in self._canonical.hashes[position + 1 :]]
+        removed = [self._nodes[block_hash] for block_hash in self._canonical.hashes[position + 1 :]]
         head = self._canonical.head
         reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
         reorg.removed = {node.block_hash: None for node in removed}

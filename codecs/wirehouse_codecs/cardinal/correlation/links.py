@@ -19,7 +19,7 @@ def arrived(tree: BlockTree, node: Node, place: Place, *, is_history: bool) -> I
 
     `is_history`: the block is not above the configured start, so its order is not judged.
     """
-    parent = tree.parent_of(node)
+    parent = tree.nodes.get(node.parent)
     if parent is not None and parent.has_number:
         node.parent_sent = True
         yield from _check_number(tree, node, parent, place)

@@ -29,7 +29,7 @@ class Lives:
         #: Those that the head has passed and that lack something, which may be in a partition that is read later.
         self.lacking: list[Entry] = []
         #: Closed blocks by number, to be forgotten.
-        self._closed: list[Entry] = []
+        self.closed: list[Entry] = []
 
     def restore(self, nodes: list[Node], canonical: dict[bytes, int]) -> None:
         """Fill empty queues with the blocks of carried state."""
@@ -92,19 +92,19 @@ class Lives:
 
     def may_be_forgotten(self, node: Node) -> None:
         """The block is closed and isn't canonical."""
-        heapq.heappush(self._closed, (node.number, node.seen, node.block_hash))
-
-    @property
-    def lowest_closed(self) -> int | None:
-        """The number of the lowest closed block."""
-        return self._closed[0][0] if self._closed else None
+        heapq.heappush(self.closed, (node.number, node.seen, node.block_hash))
 
     def forget_lowest(self, canonical: dict[bytes, int]) -> None:
         """Forget the lowest closed block, unless it lives again or is canonical."""
-        _, seen, block_hash = heapq.heappop(self._closed)
+        _, seen, block_hash = heapq.heappop(self.closed)
         node = self._nodes.get(block_hash)
         if node is not None and node.seen == seen and not node.open and block_hash not in canonical:
             self._tree.drop(node)
+
+    def forget_below(self, number: int, canonical: dict[bytes, int]) -> None:
+        """Forget the closed blocks below a number, as `forget_lowest` does."""
+        while self.closed and self.closed[0][0] < number:
+            self.forget_lowest(canonical)
 
 
 def _taken(entries: list[Entry], below: int) -> Iterator[Entry]:

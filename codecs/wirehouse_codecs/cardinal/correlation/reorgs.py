@@ -43,16 +43,20 @@ class Reorgs:
     def __init__(self, canonical: CanonicalChain, topics: Topics, threshold: int) -> None:
         self.by_ancestor = topics.reorgs
         self.topics = topics
-        self._tree = canonical.tree
+        self._nodes = canonical.tree.nodes
         self._canonical = canonical
         self._threshold = threshold
 
     def open(self) -> list[ReorgState]:
         """The reorgs that are being carried out."""
+        if not self.by_ancestor:
+            return []
         return [reorg for reorg in self.by_ancestor.values() if reorg.stage is Stage.OPEN]
 
     def on(self, place: Place) -> ReorgState | None:
         """The newest reorg of a channel."""
+        if not self.by_ancestor:
+            return None
         return next((reorg for reorg in reversed(self.by_ancestor.values()) if reorg.is_on(place)), None)
 
     def announced_from(self, ancestor: bytes) -> ReorgState | None:
@@ -63,7 +67,7 @@ class Reorgs:
     def announce(self, place: Place, ancestor: bytes) -> ReorgState:
         """A new reorg, which begins with the Reorg at `place`."""
         head = self._canonical.head
-        number = self._tree.nodes[ancestor].number
+        number = self._nodes[ancestor].number
         if len(self.by_ancestor) >= MAX_REORGS:
             del self.by_ancestor[next(iter(self.by_ancestor))]
         reorg = ReorgState(
@@ -128,7 +132,7 @@ class Reorgs:
         """A block of the channel, with or without a Batch."""
         if block_hash not in reorg.blocks:
             reorg.blocks[block_hash] = len(reorg.blocks)
-            node = self._tree.nodes.get(block_hash)
+            node = self._nodes.get(block_hash)
             if node is None or node.complete_order is None:
                 reorg.incomplete[block_hash] = reorg.blocks[block_hash]
 
@@ -164,8 +168,8 @@ class Reorgs:
 
     def linked(self, node: Node, place: Place) -> Iterator[Outcome]:
         """The block is linked now. If it is on the branch of an open reorg, it should be on its channel."""
-        parent = self._tree.parent_of(node)
         for reorg in self.open():
+            parent = self._nodes.get(node.parent)
             if parent is None or reorg.ancestor not in (parent.block_hash, parent.branch):
                 continue
             node.branch = reorg.ancestor
@@ -200,7 +204,7 @@ class Reorgs:
         """A block without a Batch so far. Messages of other blocks are repeated by producers that are behind."""
         if block_hash is None:
             return False
-        node = self._tree.nodes.get(block_hash)
+        node = self._nodes.get(block_hash)
         return node is None or node.batch_order is None
 
     def check_partition(self, reorg: ReorgState, place: Place, *others: int | None) -> Iterator[Outcome]:
@@ -257,7 +261,7 @@ class Reorgs:
             yield self.row(reorg, place)
 
     def _is_overdue(self, block_hash: bytes) -> bool:
-        node = self._tree.nodes.get(block_hash)
+        node = self._nodes.get(block_hash)
         return node is None or not node.open
 
     def _check_blocks(self, reorg: ReorgState, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
@@ -279,7 +283,7 @@ class Reorgs:
                 faults.append((reorg.blocks.get(last, 0), last, words))
         if faults:
             _, block_hash, words = min(faults)
-            node = self._tree.nodes.get(block_hash)
+            node = self._nodes.get(block_hash)
             evidence = node.batch_place or node.first_place if node is not None else None
             message = f"reorg from {reorg.ancestor.hex()}: block {block_hash.hex()} {words}"
             yield findings.finding("reorg_chain_broken", evidence or place, message, node)
