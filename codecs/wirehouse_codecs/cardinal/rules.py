@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "prefix_not_at_boundary",
         Severity.WARNING,
-        "A counted prefix without a slash at its end begins a longer key of the block. No implementation counts it.",
+        "A counted prefix without a slash at its end begins a longer key of the block, which no implementation counts.",
         "Batch, Producers; BatchMsg, Producers",
     ),
     _rule(
