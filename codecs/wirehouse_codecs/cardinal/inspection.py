@@ -1,4 +1,4 @@
-"""What one capture of Cardinal messages says, row by row, in the columns of the silver and gold tables."""
+"""The rows of `wirehouse inspect` for a capture of Cardinal messages, in the columns of silver and gold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal.correlation.consumer import Consumer, Row
-from wirehouse_codecs.cardinal.correlation.events import Found
+from wirehouse_codecs.cardinal.correlation.events import LocatedFinding
 from wirehouse_codecs.cardinal.fast.columns import decode_columns
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
@@ -29,17 +29,17 @@ _COLUMNS = (
 
 
 def inspect(batches: Iterable[pa.RecordBatch], options: CardinalOptions | None = None) -> Iterator[Inspected]:
-    """Rows of the records in `batches` (inspecting.LANDED_MESSAGES), which stand in arrival order.
+    """Rows of the records in `batches` (the columns of `logs.inspection`), which are in arrival order.
 
-    A record gives a message, quarantine or skip row, and after it a row for each rule that it shows to be broken.
-    Without options a consumer is assumed that has none: it tracks every prefix and starts from nowhere.
+    A record gives a message, quarantine or skip row, and then a row for each rule that it shows to be broken.
+    Without `options` the defaults apply: every prefix is tracked, and there is no start.
     """
     options = options or CardinalOptions()
     consumer = Consumer(options)
     for batch in batches:
         decoded = _decode(batch, options)
         for record, fields in zip(batch.to_pylist(), decoded.to_pylist(), strict=True):
-            yield from _damaged(record) if record["damaged"] is not None else _told(consumer, record, fields)
+            yield from _damaged(record) if record["damaged"] is not None else _rows(consumer, record, fields)
 
 
 def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
@@ -49,17 +49,19 @@ def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
     return decode_columns(pc.if_else(avro, keys, None), pc.fill_null(batch.column("value"), b""), options)
 
 
-def _told(consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | None) -> Iterator[Inspected]:
+def _rows(consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | None) -> Iterator[Inspected]:
     place = Place(**{name: record[name] for name in Place.__dataclass_fields__})
     row: dict[str, Any] = {}
-    for told in consumer.receive(place, record["key"], record["value"]):
-        if isinstance(told, Row):
-            kind, row = _row(record, told, fields)
+    for outcome in consumer.receive(place, record["key"], record["value"]):
+        if isinstance(outcome, Row):
+            kind, row = _row(record, outcome, fields)
             yield kind, row
-        elif isinstance(told, Found):
-            # A rule of decoding is found in the message itself, whose number is known.
-            number = told.number if told.number is not None or told.finding.place != place else row.get("number")
-            yield violation(told.finding, block_hash=told.block_hash, number=number)
+        elif isinstance(outcome, LocatedFinding):
+            number = outcome.number
+            if number is None and outcome.finding.place == place:
+                # The message itself breaks a rule of decoding, and its number is known.
+                number = row.get("number")
+            yield violation(outcome.finding, block_hash=outcome.block_hash, number=number)
 
 
 def _place(record: dict[str, Any]) -> dict[str, Any]:
@@ -78,12 +80,12 @@ def _row(record: dict[str, Any], row: Row, fields: dict[str, Any] | None) -> Ins
 
 def _content(record: dict[str, Any], fields: dict[str, Any] | None) -> dict[str, Any]:
     if fields is None:
-        plain = {
+        keyed = {
             "block_hash": record["key"][1 : messages.BLOCK_KEY_BYTES],
             "key": record["key"][messages.BLOCK_KEY_BYTES :],
             "value": record["value"] or b"",
         }
-        return dict.fromkeys(_COLUMNS) | plain
+        return dict.fromkeys(_COLUMNS) | keyed
     return {name: fields.get(name) for name in _COLUMNS}
 
 

@@ -1,8 +1,8 @@
-"""Options of a Cardinal source: what a consumer would have been configured with.
+"""Options of a Cardinal source: the configuration of the consumer whose view the tables show.
 
 The specification leaves prefixes, topics and the reorg threshold to the application (Application Layer Requirements,
-Reorg Handling). Their regular expressions are searched in names that come from the wire, so they run on RE2, whose
-time grows only with the length of the name.
+Reorg Handling). The regular expressions are searched in names that come from the wire, so they run on RE2: its time
+grows only with the length of the name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from wirehouse_codecs.core.option_tables import OptionTable, Read, list_of, reco
 HASH_BYTES = 32
 NUMBER_BITS = 64
 WEIGHT_BITS = 256
-#: Verdicts on entry names that a matcher keeps; names mostly hold a block hash, so old ones never come back.
+#: Verdicts on entry names that a matcher keeps. Most names contain a block hash, so old ones never come back.
 MATCHER_NAMES = 65_536
-#: A longer name is judged anew each time, so that hostile names can't fill the memory.
+#: Verdicts on longer names aren't kept, so that hostile names can't fill the memory.
 MATCHER_NAME_BYTES = 512
 
 _HASH_HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -31,7 +31,7 @@ _DECIMAL = re.compile(r"[0-9]{1,78}")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The block a consumer starts from (it is the head before the first message)."""
+    """The block that a consumer starts from: the head before the first message."""
 
     number: int
     hash: bytes
@@ -112,7 +112,7 @@ class CardinalOptions(OptionTable):
     prefixes: tuple[str, ...] | None = None
     #: Regular expression of a prefix (anchored at the start) -> topic, the first that matches; None = not judged.
     topics: Mapping[str, str] | None = None
-    #: Topic of a reorg channel, `{hash}` stands for the ancestor's hash in hex; None = `*-re-{hash}`.
+    #: Topic of a reorg channel, where `{hash}` is the ancestor's hash in hex; None = `*-re-{hash}`.
     reorg_topic: str | None = None
 
     def told(self) -> Mapping[str, Any]:
@@ -149,11 +149,11 @@ def compile_regex(pattern: str, key: str) -> Regex:
 
 
 class NameVerdict(NamedTuple):
-    """What the options say about an entry name or an application key."""
+    """What the options declare about an entry name or an application key."""
 
-    #: Some tracked prefix is found anywhere in the name.
+    #: A tracked prefix matches anywhere in the name.
     tracked: bool
-    #: Some declared prefix begins the name, or none are declared.
+    #: A declared prefix begins the name, or none are declared.
     declared: bool
     #: The topic declared for it; None = none declared.
     topic: str | None

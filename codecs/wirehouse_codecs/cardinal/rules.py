@@ -1,7 +1,7 @@
 """The rules of Cardinal Streams, in the order in which a message is judged (specification, "Messages").
 
-A message breaks at most one of the rules of decoding, the first in this order; the rules about blocks, sub-batches
-and reorgs are found besides. A quarantined message takes no part in assembly.
+Of the rules of decoding, a message breaks at most one: the first in this order. It may also break rules about blocks,
+sub-batches and reorgs. A quarantined message takes no part in assembly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "key_length_wrong",
         Severity.VIOLATION,
-        "The key is not as long as its type asks: 33 bytes for a Batch, Reorg or ReorgComplete, "
+        "The length of the key is wrong for its type: 33 bytes for a Batch, Reorg or ReorgComplete, "
         "65 for a SubBatchHeader, 65 and one varint for a SubBatchMsg, at least 33 for a BatchMsg or BatchDeleteMsg.",
         "Messages, the seven Key lines",
         quarantines=True,
@@ -134,13 +134,13 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "prefix_not_at_boundary",
         Severity.WARNING,
-        "A counted prefix that has no slash at its end begins a longer key of the block; no implementation counts it.",
+        "A counted prefix without a slash at its end begins a longer key of the block, which no implementation counts.",
         "Batch, Producers; BatchMsg, Producers",
     ),
     _rule(
         "topic_wrong",
         Severity.WARNING,
-        "A message stands on another topic than the one declared for its prefix, or its prefix is not declared.",
+        "A message is on another topic than the one declared for its prefix, or its prefix is not declared.",
         "Application Layer Requirements",
     ),
     _rule(
@@ -164,7 +164,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "subbatch_conflict",
         Severity.VIOLATION,
-        "A later header of a sub-batch has another count than the first, or a later item of an index other content.",
+        "A later header of a sub-batch has another count than the first, or a later item of an index has other "
+        "content.",
         "SubBatchHeader and SubBatchMsg, Consumers",
     ),
     _rule(

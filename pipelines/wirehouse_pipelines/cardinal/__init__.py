@@ -1,4 +1,4 @@
-"""Cardinal Streams: its two jobs, messages decoded (silver) and blocks, updates and chain (gold)."""
+"""The two jobs of Cardinal Streams: silver decodes messages, gold computes blocks, their updates and the chain."""
 
 from __future__ import annotations
 

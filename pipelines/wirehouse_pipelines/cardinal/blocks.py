@@ -1,12 +1,15 @@
-"""Assembly of blocks in sets: what the messages of a block say, whatever their order.
+"""Assembly of most blocks by Spark expressions, without looking at messages one by one.
 
-Most blocks are *regular*: one Batch, every key under exactly one counted prefix, no key said twice in two ways. Of
-such a block everything follows from sets of messages: which keys came, how many under each prefix, when the last one
-that was needed came. These expressions complete regular blocks only and recognise all others, which take the exact fold
-of the codec (`wirehouse_codecs.cardinal.session.assembly`), the one place where the rules about blocks are judged.
+A block is *regular* if it is complete and the order of its messages doesn't matter: it has one Batch, every key is
+under exactly one counted prefix, and no key is set or deleted in two ways. Everything about such a block follows from
+the set of its messages: which keys arrived, how many under each prefix, and when the last one that was needed arrived.
 
-The parts of a block sort so that whatever is counted follows what counts it: after a counted prefix the keys that begin
-with it, after a sub-batch's id the ids of its items. So a running `last` finds each part's owner.
+These expressions complete only regular blocks, and recognise all others. The others go to the exact fold of the codec
+(`wirehouse_codecs.cardinal.session.assembly`), which is the only place where the rules about blocks are judged.
+
+How: each message is taken apart into *parts*, rows of (block, slot, key). The key of a part is chosen so that sorting
+puts what is counted right behind what counts it: the keys that begin with a prefix behind the prefix, the items of a
+sub-batch behind its id. So a running `last` over the sorted parts finds the *owner* of each part.
 """
 
 from __future__ import annotations
@@ -16,26 +19,26 @@ from pyspark.sql import functions as F
 
 #: One block of one source. The hash comes first: Spark sorts by the first bytes of the first column.
 BLOCK = ("block_hash", "source")
-#: Where a message stands. As a struct, `at`, places sort by arrival.
+#: The location of a message. As a struct, `at`, locations sort by arrival.
 PLACE = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "topic", "partition", "offset")
 
 #: Slots of a block's parts in sort order: its Batch; sub-batches, each then its items; prefixes, each then its keys.
 BATCH, SUBBATCH, KEY = 0, 1, 2
-#: What says a part, one bit each. NAMED: an entry of the Batch counts or announces it.
+#: The ways in which messages give a part, one bit each. NAMED: an entry of the Batch counts or announces it.
 NAMED, MESSAGE, SET, DELETE, ITEM_SET, ITEM_DELETE, INLINE_SET, INLINE_DELETE = (1 << bit for bit in range(8))
 MESSAGES = MESSAGE | SET | DELETE
 SETS = SET | ITEM_SET | INLINE_SET
 DELETES = DELETE | ITEM_DELETE | INLINE_DELETE
 
 BATCH_TYPE = "struct<number:decimal(20,0),weight:binary,parent:binary>"
-#: What a part says; null where it says nothing of the kind.
+#: The columns of a part; null where they don't apply.
 PART = {
     "slot": "int",
     "key": "binary",
     "way": "int",
     "value": "binary",  # what the key is set to
     "content": "binary",  # beside the value: equal for repeats, different for contradictions
-    "origin": "binary",  # the sub-batch item that says it
+    "origin": "binary",  # the sub-batch item that it is in
     "expected": "bigint",  # messages counted under a prefix, or items of a sub-batch
     "tracked": "boolean",
     "name": "binary",
@@ -43,16 +46,16 @@ PART = {
 }
 
 
-def _part(slot: int, key: Column, way: Column | int, **said: Column) -> Column:
-    """The struct of a part; what isn't said is null."""
-    said |= {"slot": F.lit(slot), "key": key, "way": F.lit(way) if isinstance(way, int) else way}
-    return F.struct(*(said.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()))
+def _part(slot: int, key: Column, way: Column | int, **columns: Column) -> Column:
+    """The struct of a part; columns that aren't given are null."""
+    columns |= {"slot": F.lit(slot), "key": key, "way": F.lit(way) if isinstance(way, int) else way}
+    return F.struct(*(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()))
 
 
 def _entry(entry: Column) -> Column:
-    """What an entry of a Batch is: a counted prefix, a sub-batch's id, or an inline key; null if it is neither.
+    """The part that an entry of a Batch gives: a counted prefix, a sub-batch's id, or an inline key; else null.
 
-    One that sets several fields says a key in two ways, which makes the block odd.
+    An entry with several fields gives its key in two ways, so the block isn't regular.
     """
     named = {"tracked": entry["tracked"], "name": entry["name"]}
     way = F.when(entry["is_delete"], INLINE_DELETE).otherwise(INLINE_SET)
@@ -66,8 +69,8 @@ def _entry(entry: Column) -> Column:
     )
 
 
-def _spoken() -> Column:
-    """The parts that a Batch, SubBatchHeader or SubBatchMsg is: itself, and each entry or key inside."""
+def _parts_of_avro() -> Column:
+    """The parts that a Batch, SubBatchHeader or SubBatchMsg gives: itself, and each entry or key inside."""
     same = F.col("content_digest")
     # Index as 8 bytes big-endian: items follow their sub-batch in the order of their index.
     item = F.concat("batch_id", F.unhex(F.lpad(F.hex("item_index"), 16, "0")))
@@ -77,7 +80,7 @@ def _spoken() -> Column:
     itself = F.when(_is("batch"), batch).when(_is("sub_batch_header"), header).otherwise(one_item)
     inside = (
         F.transform("updates", _entry),
-        F.transform("sets", lambda said: _part(KEY, said["key"], ITEM_SET, value=said["value"], origin=item)),
+        F.transform("sets", lambda entry: _part(KEY, entry["key"], ITEM_SET, value=entry["value"], origin=item)),
         F.transform("deletes", lambda key: _part(KEY, key, ITEM_DELETE, origin=item)),
     )
     return F.concat(F.array(itself), *(F.coalesce(parts, F.array().cast(_PARTS)) for parts in inside))
@@ -91,39 +94,41 @@ def _is(*kinds: str) -> Column:
 
 
 def parts(messages: DataFrame) -> DataFrame:
-    """Every message of a block, and every entry and key inside one, as a part of it."""
+    """Each message of a block, and each entry and key inside a message, as parts."""
     place = [*(F.col(name) for name in BLOCK), F.struct(*PLACE).alias("at")]
     is_set, value = _is("batch_msg"), F.col("value")
-    said = {"value": F.when(is_set, value), "content": F.when(~is_set, value)}
-    plain = _part(KEY, F.col("key"), F.when(is_set, SET).otherwise(DELETE), **said)
-    keyed = messages.where(_is("batch_msg", "batch_delete_msg")).select(*place, plain.alias("part"))
-    spoken = messages.where(_is("batch", "sub_batch_header", "sub_batch_msg")).select(
-        *place, F.explode(_spoken()).alias("part")
+    content = {"value": F.when(is_set, value), "content": F.when(~is_set, value)}
+    one = _part(KEY, F.col("key"), F.when(is_set, SET).otherwise(DELETE), **content)
+    keyed = messages.where(_is("batch_msg", "batch_delete_msg")).select(*place, one.alias("part"))
+    avro = messages.where(_is("batch", "sub_batch_header", "sub_batch_msg")).select(
+        *place, F.explode(_parts_of_avro()).alias("part")
     )
-    return keyed.union(spoken.where("part IS NOT NULL")).select(*BLOCK, "at", "part.*")
+    return keyed.union(avro.where("part IS NOT NULL")).select(*BLOCK, "at", "part.*")
 
 
 def _has(way: int) -> Column:
     return F.col("ways").bitwiseAND(way) != 0
 
 
-def _said_once() -> Column:
-    """A key is said in exactly one way: the bits but NAMED are a power of two."""
-    said = F.col("ways").bitwiseAND(~NAMED)
-    return said.bitwiseAND(said - 1) == 0
+def _in_one_way() -> Column:
+    """A key is given in exactly one way: the bits other than NAMED are a power of two."""
+    ways = F.col("ways").bitwiseAND(~NAMED)
+    return ways.bitwiseAND(ways - 1) == 0
 
 
 def unique_parts(parts: DataFrame, tasks: int) -> DataFrame:
-    """One row a part of a block: when it was first said, how often, and whether all that say it agree.
+    """One row for each part of a block: when it came first, how often, and whether all messages that give it agree.
 
-    So many `tasks` sort the parts at least; a session's number for shuffles, of which the planner joins small ones, if
-    that is more.
+    At least `tasks` tasks sort the parts. If the session's number for shuffles is higher it applies, and the planner
+    joins small tasks.
     """
     usual = int(parts.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     message = F.col("way").bitwiseAND(MESSAGES) != 0
-    said = [F.coalesce(F.min(name) != F.max(name), F.lit(False)) for name in ("value", "content", "origin")]
-    differs = said[0] | said[1] | said[2]
-    # Two names of one sub-batch, or a name that is no text: rare enough for the fold.
+    value, content, origin = (
+        F.coalesce(F.min(name) != F.max(name), F.lit(False)) for name in ("value", "content", "origin")
+    )
+    differs = value | content | origin
+    # A sub-batch with two names, or a name that isn't UTF-8, is rare enough for the fold.
     renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
     return (
         (parts.repartition(tasks, *BLOCK) if tasks > usual else parts.repartition(*BLOCK))
@@ -141,14 +146,14 @@ def unique_parts(parts: DataFrame, tasks: int) -> DataFrame:
             F.max("batch").alias("batch"),
             F.coalesce(differs | renamed, F.lit(False)).alias("differs"),
         )
-        .withColumn("differs", F.col("differs") | ((F.col("slot") == KEY) & ~_said_once()))
+        .withColumn("differs", F.col("differs") | ((F.col("slot") == KEY) & ~_in_one_way()))
     )
 
 
 def owned_parts(unique: DataFrame) -> DataFrame:
-    """Each part with `owner`, the prefix or sub-batch that counts it, and `odd` where sets can't tell."""
+    """Each part with `owner`, the prefix or sub-batch that counts it. `odd`: the order of messages matters."""
     order = Window.partitionBy(*BLOCK).orderBy("slot", "key")
-    # A sub-batch's header stands where its id was announced; without announcement it owns its items all the same.
+    # A sub-batch's header sorts with its id in the Batch. A header that the Batch doesn't announce owns its items, too.
     heads = _has(NAMED) | ((F.col("slot") == SUBBATCH) & (F.length("key") == 32))
     head = F.when(heads, F.struct("slot", "key", "expected", "tracked", "name"))
     until_here = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -174,33 +179,33 @@ def owned_parts(unique: DataFrame) -> DataFrame:
 
 
 def _index_too_high() -> Column:
-    """The highest item of a sub-batch isn't below its count: both as 8 bytes big-endian."""
+    """The highest item of a sub-batch isn't below its count. Both are compared as 8 bytes, big-endian."""
     return F.substring("highest", 33, 8) >= F.unhex(F.lpad(F.hex("expected"), 16, "0"))
 
 
 def _counted(owned: DataFrame) -> DataFrame:
-    """One row per block and owner: expected and received, when the last part that counts came, and what is odd."""
-    said, owner = F.col("messages") > 0, F.col("owner")
+    """One row for each block and owner: expected, received, when the last part that counts came, and `odd`."""
+    came, owner = F.col("messages") > 0, F.col("owner")
     item = (F.col("slot") == SUBBATCH) & (F.length("key") > 32)
-    counts = said & ((F.col("slot") == KEY) | item)
+    counts = came & ((F.col("slot") == KEY) | item)
     return owned.groupBy(*BLOCK, "slot", owner["key"].alias("owner_key")).agg(
         F.max(owner["expected"]).alias("expected"),
         F.max(owner["tracked"]).alias("tracked"),
         F.max(owner["name"]).alias("name"),
         F.count_if(counts).alias("received"),
-        F.max(F.when(said, F.col("first_at"))).alias("settled_at"),
+        F.max(F.when(came, F.col("first_at"))).alias("settled_at"),
         F.max(F.when(item, F.col("key"))).alias("highest"),
-        F.min(F.when(said, F.col("first_at"))).alias("first_at"),
+        F.min(F.when(came, F.col("first_at"))).alias("first_at"),
         F.max("last_at").alias("last_at"),
         F.sum("messages").alias("messages"),
-        F.count_if(said).alias("unique_messages"),
+        F.count_if(came).alias("unique_messages"),
         F.max("batch").alias("batch"),
         F.max("odd").alias("odd"),
     )
 
 
 def summaries(owned: DataFrame) -> DataFrame:
-    """One row a block. `regular`: it is complete and sets tell all there is to know; else it takes the exact fold."""
+    """One row for each block. A block that isn't `regular` goes to the exact fold."""
     subbatch, tracked = F.col("slot") == SUBBATCH, F.coalesce("tracked", F.lit(False))
     is_batch = F.col("slot") == BATCH
     short = tracked & (F.col("expected").isNull() | (F.col("received") < F.col("expected")))
@@ -228,14 +233,14 @@ def summaries(owned: DataFrame) -> DataFrame:
 
 
 def updates(owned: DataFrame, complete: DataFrame) -> DataFrame:
-    """What the regular blocks `complete` (block_hash, source, number, subbatches, completed_at) set and delete."""
+    """The keys that the regular blocks `complete` (block_hash, source, number, subbatches, completed_at) change."""
     whose = complete.select(*BLOCK, "number", "subbatches", "completed_at")
-    # Of a key in an item the sub-batch must be tracked, of another one the prefix; inline keys are here if tracked.
+    # For a key in an item the sub-batch must be tracked, for another key its prefix. Inline keys here are tracked.
     from_item = F.array_contains("subbatches", F.substring("origin", 1, 32))
     tracked = F.when(F.col("origin").isNotNull(), from_item).when(_has(SET | DELETE), F.col("owner.tracked"))
-    said = owned.where((F.col("slot") == KEY) & _has(SETS | DELETES))
+    keys = owned.where((F.col("slot") == KEY) & _has(SETS | DELETES))
     return (
-        said.join(whose, list(BLOCK))
+        keys.join(whose, list(BLOCK))
         .where(F.coalesce(tracked, F.lit(True)))
         .withColumn("is_delete", _has(DELETES))
         .select(*BLOCK, "number", "key", "value", "is_delete", F.col("first_at").alias("at"), "completed_at")

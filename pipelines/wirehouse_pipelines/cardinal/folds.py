@@ -1,7 +1,7 @@
-"""The two passes of Cardinal's gold that go by order, as Arrow functions over sorted partitions.
+"""The two passes of Cardinal's gold that depend on order, as Arrow functions over sorted partitions.
 
-`fold_blocks` puts single blocks together message by message, `order_chain` orders the blocks of a source. Both only
-carry rows in and out of the codec: what is decided is decided there.
+`fold_blocks` assembles single blocks message by message. `order_chain` orders the blocks of a source. Both only carry
+rows into the codec and out of it; the codec makes all decisions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.cardinal.correlation import chain, events
+from wirehouse_codecs.cardinal.correlation import events
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.fast.columns import message_of
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block, Received, assemble, judged_findings
+from wirehouse_codecs.cardinal.session.assembly import assemble
+from wirehouse_codecs.cardinal.session.block import Block, Received
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import KINDS, BatchDeleteMsg, BatchMsg, Message
 from wirehouse_codecs.core.rules import Finding, Place
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.lake.windows import Windows
 
-#: Rows of an Arrow batch that a pass hands back.
+#: Rows in an Arrow batch that a pass returns.
 ROWS = 5_000
 TYPE_BYTES = {name: byte for byte, name in KINDS.items()}
 
@@ -64,7 +68,7 @@ BLOCK_TYPE = pa.struct(
 UPDATE_TYPE = pa.struct(
     [("number", NUMBER), ("key", pa.binary()), ("value", pa.binary()), ("is_delete", pa.bool_()), ("at", PLACE_TYPE)]
 )
-#: A row of `fold_blocks`: of kind block, update or finding. `window_start` of a finding is where it became known.
+#: A row of `fold_blocks`, of kind block, update or finding. `window_start` of a finding is where it became known.
 FOLDED = pa.schema(
     [
         ("block_hash", pa.binary()),
@@ -131,7 +135,7 @@ def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.R
 
 # Blocks
 
-#: How a block's life ended: where, the window in which that became known, and what follows.
+#: How a block's life ended: where, the window in which that became known, whether it is judged, words for findings.
 ENDED = pa.struct(
     [("closed_at", PLACE_TYPE), ("ended_in", pa.string()), ("judged", pa.bool_()), ("stall", pa.string())]
 )
@@ -157,7 +161,7 @@ def _block_row(block: Block) -> dict[str, Any]:
 
 
 def _folded(block: Block, ended: Mapping[str, Any], windows: Windows) -> Iterator[dict[str, Any]]:
-    """The rows of one block: itself, its updates if it is complete, its findings. `ended` says how its life ended."""
+    """The rows of one block: itself, its updates if it is complete, its findings. `ended` has the fields of ENDED."""
     number = block.batch.number if block.batch else None
     yield {"row_kind": "block", "block": _block_row(block)}
     for update in block.updates:
@@ -171,21 +175,21 @@ def _folded(block: Block, ended: Mapping[str, Any], windows: Windows) -> Iterato
                 "at": _place_row(update.place),
             },
         }
-    found = [
+    findings = [
         (finding, windows.of(known_at.arrived_at_ns))
-        for finding, known_at in zip(block.findings, block.found_at, strict=True)
+        for finding, known_at in zip(block.findings, block.known_at, strict=True)
     ]
     if ended["judged"] and not block.complete:
-        found += [(finding, ended["ended_in"]) for finding in judged_findings(block, ended["stall"] or "")]
-    for finding, window in found:
+        findings += [(finding, ended["ended_in"]) for finding in judged_findings(block, ended["stall"] or "")]
+    for finding, window in findings:
         yield {"row_kind": "finding", "window_start": window, "finding": _finding_row(finding, number)}
 
 
 def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], windows: Windows) -> DataFrame:
     """FOLDED of the blocks of `messages` (block_hash, source, at, kind, the message's fields, `ENDED`).
 
-    `closed_at` is where the block's life ended, null if it lives: later messages take no part. `ended_in` is the window
-    in which that became known, a later one if no message came for some windows.
+    `closed_at` is where the block's life ended, null if it is alive: later messages take no part. `ended_in` is the
+    window in which that became known. It is a later one if no message came for some windows.
     """
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -249,7 +253,7 @@ _CLOSED = ("judged", "complete", "stall")
 CLOSED_ROW = pa.struct(
     [("closed_at", PLACE_TYPE), ("judged", pa.bool_()), ("complete", pa.bool_()), ("stall", pa.string())]
 )
-#: A row of `order_chain`; `step` numbers the rows of a source: of two rows of one key the later one stands.
+#: A row of `order_chain`. `step` numbers the rows of a source; of two rows with one key the later one counts.
 ORDERED = pa.schema(
     [
         ("source", pa.string()),
@@ -300,7 +304,7 @@ def _reorg(outcome: events.ReorgRow) -> dict[str, Any]:
     return {"reorg": row | {"ancestor_number": Decimal(outcome.ancestor_number), "at": _place_row(outcome.place)}}
 
 
-def _found(outcome: events.Found) -> dict[str, Any]:
+def _located_finding(outcome: events.LocatedFinding) -> dict[str, Any]:
     return {"block_hash": outcome.block_hash, "finding": _finding_row(outcome.finding, outcome.number)}
 
 
@@ -313,51 +317,51 @@ def _closed(outcome: events.Closed) -> dict[str, Any]:
     return {"block_hash": outcome.block_hash, "closed": row}
 
 
-#: Type of outcome -> kind of row, and how it is written.
+#: Type of outcome -> kind of row, and the function that writes it.
 _OUTCOMES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     events.Update: ("update", _update),
     events.Canonical: ("canonical", _canonical),
     events.ReorgRow: ("reorg", _reorg),
-    events.Found: ("finding", _found),
+    events.LocatedFinding: ("finding", _located_finding),
     events.Refused: ("refused", _refused),
     events.Closed: ("closed", _closed),
 }
 
 
 class _Ordering:
-    """One source's chain while its events pass, window by window."""
+    """One source's chain while its events are processed, window by window."""
 
     def __init__(self, options: CardinalOptions, windows: Windows, names: Sequence[str]) -> None:
         self._options, self._windows, self._ahead = options, windows, list(names)
-        self._chain = chain.Chain(options)
+        self._chain = Chain(options)
         self._step = 0
 
     def restore(self, snapshot: str | None) -> None:
         if snapshot:
-            self._chain = chain.Chain(self._options, snapshot)
+            self._chain = Chain(self._options, snapshot)
 
     def is_channel(self, topic: str) -> bool:
-        """A Reorg on an ordinary topic makes no channel of it."""
+        """The topic is a reorg channel. A Reorg on an ordinary topic doesn't make it one."""
         return self._chain.is_channel(topic)
 
-    def take(self, event: events.Event) -> Iterator[dict[str, Any]]:
-        """Rows that follow from `event`, after the state at the end of the windows before it."""
+    def apply(self, event: events.Event) -> Iterator[dict[str, Any]]:
+        """The state at the end of the windows before `event`, then the rows that follow from it."""
         window = self._windows.of(event.place.arrived_at_ns)
-        yield from self.leave(window)
-        yield from self._told(window, self._chain.apply(event))
+        yield from self.end_windows(window)
+        yield from self._rows(window, self._chain.apply(event))
 
-    def _told(self, window: str, outcomes: Iterable[events.Outcome]) -> Iterator[dict[str, Any]]:
+    def _rows(self, window: str, outcomes: Iterable[events.Outcome]) -> Iterator[dict[str, Any]]:
         for outcome in outcomes:
             kind, write = _OUTCOMES[type(outcome)]
             self._step += 1
             yield {"window_start": window, "row_kind": kind, "step": self._step} | write(outcome)
 
-    def leave(self, window: str | None) -> Iterator[dict[str, Any]]:
+    def end_windows(self, window: str | None) -> Iterator[dict[str, Any]]:
         """The state at the end of every window before `window`, of all if None."""
         while self._ahead and (window is None or self._ahead[0] < window):
             name = self._ahead.pop(0)
-            # Lives end with time, whether or not a message follows in the window.
-            yield from self._told(name, self._chain.expire(self._windows.end_ns(name)))
+            # Time ends lives, whether or not a message follows in the window.
+            yield from self._rows(name, self._chain.expire(self._windows.end_ns(name)))
             for block_hash in self._chain.living():
                 yield {"window_start": name, "row_kind": "living", "block_hash": block_hash}
             self._step += 1
@@ -371,7 +375,7 @@ class _Ordering:
 
     def _carried_from(self, window: str) -> str:
         """The window of the oldest living block, or the horizon's if that is older."""
-        horizon = self._windows.start_ns(window) - chain.HORIZON_NS
+        horizon = self._windows.start_ns(window) - HORIZON_NS
         first = self._windows.of(max(0, min(horizon, self._chain.oldest_ns or horizon)))
         return max(first, self._windows.start)
 
@@ -379,7 +383,7 @@ class _Ordering:
 def order_chain(
     events: DataFrame, options: Mapping[str, CardinalOptions], windows: Windows, spans: Mapping[str, Sequence[str]]
 ) -> DataFrame:
-    """ORDERED of `events` (source, at, event, block_hash, batch, snapshot), one task a source.
+    """ORDERED of `events` (source, at, event, block_hash, batch, snapshot), one task for each source.
 
     `spans` are the windows of each source in order; each gets a row with the state at its end.
     """
@@ -398,9 +402,9 @@ def order_chain(
                     if event == last or (row["event"] in OF_CHANNEL and not ordering.is_channel(row["at"]["topic"])):
                         continue
                     last = event
-                    for out in ordering.take(event):
+                    for out in ordering.apply(event):
                         yield {"source": source} | out
-                for out in ordering.leave(None):
+                for out in ordering.end_windows(None):
                     yield {"source": source} | out
 
         return _batches(rows(), ORDERED)

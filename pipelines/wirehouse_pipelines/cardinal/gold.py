@@ -1,9 +1,14 @@
-"""Gold of Cardinal Streams: blocks, what they set, the chain they form, and the rules that show only there.
+"""Gold of Cardinal Streams: blocks, the keys that they change, the chain, and the rules that need whole blocks.
 
-The job in order: messages of the windows and of blocks carried into them -> parts and regular blocks in sets (`blocks`)
--> all other blocks by the exact fold -> the chain in arrival order (`folds`) -> the tables. Carried are the messages of
-blocks whose life hasn't ended (the chain says when it does), Reorgs, which blocks ended lately and which are refused,
-and the chain itself.
+The job in order:
+
+1. Read the messages of the windows, and those of blocks that were still open before.
+2. Complete regular blocks by Spark expressions (`blocks`), and all others by the exact fold (`folds.fold_blocks`).
+3. Order the blocks of each source in arrival order (`folds.order_chain`). This decides when a block's life ends.
+4. Write the tables.
+
+State from window to window: the messages of blocks whose life hasn't ended, Reorgs, blocks whose life ended lately,
+refused blocks, and the chain itself.
 """
 
 from __future__ import annotations
@@ -18,15 +23,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import reorg_channel_pattern
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_pattern
 from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs.job import Cut, Work
 
-VERSION = "4"
+VERSION = "5"
 SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (
@@ -39,15 +44,15 @@ OUTPUTS = (
     STATE,
 )
 REORGS = ("reorg", "reorg_complete")
-#: So many blocks and sub-batches are sent to all tasks: some ten megabytes.
+#: At most this many blocks and sub-batches are sent to all tasks: some ten megabytes.
 _MOST_BROADCAST = 100_000
-#: A task that sorts so many messages has room for them in memory.
+#: A task has memory to sort this many messages.
 _TASK_MESSAGES = 500_000
 
 
 @dataclass
 class _Run:
-    """One run of the job: the frames that its tables are made of, each computed once."""
+    """One run of the job: the frames that its tables are made from, each computed once."""
 
     work: Work
 
@@ -73,26 +78,26 @@ class _Run:
 
     @cached_property
     def messages(self) -> DataFrame:
-        """Messages of blocks that live: new ones, and those carried."""
+        """Messages of living blocks: new ones, and those carried from earlier windows."""
         new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
         if not self.work.before:
             return new
         over = F.broadcast(self._over)
-        return _without_late(self._going_on.unionByName(_without_late(new, self._ended_before)), over)
+        return _without_late(self._carried_messages.unionByName(_without_late(new, self._ended_before)), over)
 
     @cached_property
     def _ended_before(self) -> DataFrame:
         return self.carried("closed").select(*BLOCK, F.col("arrived_at_ns").alias("ended_ns"))
 
     @cached_property
-    def _going_on(self) -> DataFrame:
+    def _carried_messages(self) -> DataFrame:
         """Messages of blocks that lived at the end of the last window."""
         return _without_late(self.carried("message").select(*self.arrived.columns), self._ended_before)
 
     @cached_property
     def _over(self) -> DataFrame:
         """Blocks that time alone ended since the last window: block_hash, source, ended_ns."""
-        over = self._going_on.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
+        over = self._carried_messages.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
         return over.where(~self.work.is_new("ended_ns"))
 
     @cached_property
@@ -108,14 +113,14 @@ class _Run:
 
     @cached_property
     def summaries(self) -> DataFrame:
-        """A row a block, `regular` or not. Rules on topics are judged by the fold alone."""
+        """One row for each block, `regular` or not. Only the fold judges rules about topics."""
         judged = [name for name, options in self.options.items() if options.topics or options.prefixes]
         regular = F.col("regular") & ~F.col("source").isin(*judged)
         return self.work.settle(blocks.summaries(self.parts).withColumn("regular", regular))
 
     @cached_property
     def counted(self) -> Counter[bool]:
-        """How many blocks, and sub-batches of theirs, are regular, and how many are not."""
+        """How many blocks with their sub-batches are regular, and how many are not."""
         counts = self.summaries.groupBy("regular").agg(F.sum(1 + F.size("subbatches")).alias("size"))
         return Counter({row.regular: row.size for row in counts.collect()})
 
@@ -129,20 +134,20 @@ class _Run:
 
     @cached_property
     def living(self) -> tuple[DataFrame, DataFrame]:
-        """Regular blocks and folded blocks as if none had ended."""
+        """Regular blocks and folded blocks, with all their messages: no life has ended yet."""
         not_yet = (F.lit(None).cast(from_arrow_type(field.type)).alias(field.name) for field in folds.ENDED)
         odd = self.summaries.where("NOT regular").select(*BLOCK, *not_yet)
         return self.summaries.where("regular"), self.folded(odd, self.counted[False])
 
     @cached_property
     def seen(self) -> DataFrame:
-        """A row a block: its Batch, and where its first message, its Batch and its last missing message stand."""
+        """One row for each block: its Batch, and the locations of its first message, its Batch and its completion."""
         regular, folded = self.living
         return _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
 
     @cached_property
     def chain(self) -> DataFrame:
-        """What the chain makes of blocks and reorgs, in arrival order."""
+        """The outcomes of the chain for blocks and reorgs, in arrival order."""
         events = self._block_events(self.seen).unionByName(self._reorg_events())
         seeds = self._seeds()
         spans = {span.source: span.windows for span in self.work.spans}
@@ -156,15 +161,15 @@ class _Run:
         return _events(events.select("*", "it.*")).where(self.work.is_new("at.arrived_at_ns"))
 
     def _reorg_events(self) -> DataFrame:
-        """Reorg and ReorgComplete, and the messages that tell of a channel."""
-        told = self.arrived.withColumn("at", F.struct(*PLACE)).where(F.col("message.kind").isin(*REORGS))
+        """Events of Reorg and ReorgComplete, and of the messages on channels."""
+        sent = self.arrived.withColumn("at", F.struct(*PLACE)).where(F.col("message.kind").isin(*REORGS))
         batch = F.struct("message.number", "message.weight", "message.parent").alias("batch")
         event = F.when(F.col("message.kind") == "reorg", folds.REORG).otherwise(folds.REORG_COMPLETE)
-        reorgs = _events(told.select("source", "at", "block_hash", batch, event.alias("event")))
+        reorgs = _events(sent.select("source", "at", "block_hash", batch, event.alias("event")))
         known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
-        # Most sources have no channel: then nothing else of these messages is read.
+        # Most sources have no channel. Then nothing else of these messages is read.
         named = self.arrived.select("source", "topic").distinct().where(self._is_named_as_channel())
-        topics = reduce(DataFrame.union, (frame.select("source", "topic") for frame in (told, known, named))).distinct()
+        topics = reduce(DataFrame.union, (frame.select("source", "topic") for frame in (sent, known, named))).distinct()
         on_channel = self.arrived.withColumn("at", F.struct(*PLACE)).join(
             F.broadcast(topics), ["source", "topic"], "left_semi"
         )
@@ -174,7 +179,7 @@ class _Run:
         )
 
     def _channel_messages(self, on_channel: DataFrame, known: DataFrame) -> DataFrame:
-        """Of each block the first message on each partition before and after each ReorgComplete."""
+        """For each block, its first message on each partition before and after each ReorgComplete."""
         block_hash = F.when(~F.col("message.kind").isin(*REORGS), F.col("block_hash")).alias("block_hash")
         columns = ("source", "topic", "partition", "at", "message.kind", block_hash)
         new = on_channel.select(*columns, F.lit(True).alias("new"))
@@ -198,7 +203,7 @@ class _Run:
         return reduce(or_, named)
 
     def _seeds(self) -> DataFrame:
-        """One row a source, before its events: the chain at the end of the window before."""
+        """One row for each source, before its events: the chain at the end of the window before."""
         rows = [(span.source, folds.SNAPSHOT) for span in self.work.spans]
         seeds = self.work.spark.createDataFrame(rows, "source STRING, event INT")
         last = [f"(source = '{name}' AND window_start = '{e.window_start}')" for name, e in self.work.before.items()]
@@ -223,8 +228,8 @@ class _Run:
         return oldest
 
     @cached_property
-    def told_again(self) -> DataFrame | None:
-        """The fold of blocks that had messages after their end, or that were judged incomplete. None: no such block."""
+    def refolded(self) -> DataFrame | None:
+        """The fold, up to their end, of blocks with later messages or judged incomplete. None: no such block."""
         regular, folded = self.living
         columns = (*BLOCK, "first_at", "last_at", "completed_at")
         seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
@@ -237,23 +242,23 @@ class _Run:
         )
         revived = F.expr(f"last_at.arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}").alias("revived")
         wanted = self.work.settle(again.select(*BLOCK, *folds.ENDED.names, revived))
-        (found,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
-        if found.revived:
+        (counted,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
+        if counted.revived:
             raise Cut(self._first_lives_after(wanted.where("revived")))
-        return self.folded(wanted, found.blocks) if found.blocks else None
+        return self.folded(wanted, counted.blocks) if counted.blocks else None
 
     @cached_property
-    def told_late(self) -> DataFrame | None:
+    def folded_late(self) -> DataFrame | None:
         """The fold of incomplete blocks that time alone ended between the windows. None: no such block."""
         if not self.work.before:
             return None
         late = self.ended.where("judged AND NOT complete").where(~self.work.is_new("closed_at.arrived_at_ns"))
         wanted = self.work.settle(late.select(*BLOCK, *folds.ENDED.names))
         count = wanted.count()
-        return self.folded(wanted, count, _fields(self._going_on)) if count else None
+        return self.folded(wanted, count, _fields(self._carried_messages)) if count else None
 
     def _first_lives_after(self, ended: DataFrame) -> dict[str, str]:
-        """By source the window of the first message whose block had ended longer than the horizon before."""
+        """For each source, the window of the first message whose block ended more than the horizon before."""
         after = self.messages.join(ended, list(BLOCK)).where(f"arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}")
         return {
             row.source: row.window
@@ -261,12 +266,12 @@ class _Run:
         }
 
     def final(self, kind: str) -> DataFrame:
-        """Folded rows of a kind, of blocks told again the later telling."""
+        """Folded rows of a kind. For a block that was folded twice, the rows of the second fold."""
         _, folded = self.living
-        rows, again, late = folded.where(F.col("row_kind") == kind), self.told_again, self.told_late
+        rows, again, late = folded.where(F.col("row_kind") == kind), self.refolded, self.folded_late
         if again is not None:
-            retold = again.select(*BLOCK).distinct()
-            rows = rows.join(retold, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
+            twice = again.select(*BLOCK).distinct()
+            rows = rows.join(twice, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
         if late is not None:
             late = late.where(F.col("row_kind") == kind)
             # A hash that lives again in these windows has the row of its new life.
@@ -276,8 +281,8 @@ class _Run:
 
     @cached_property
     def regular(self) -> DataFrame:
-        """Regular blocks that need no other telling."""
-        regular, again = self.living[0], self.told_again
+        """Regular blocks that weren't folded as well."""
+        regular, again = self.living[0], self.refolded
         return regular if again is None else regular.join(again.select(*BLOCK).distinct(), list(BLOCK), "left_anti")
 
 
@@ -299,14 +304,14 @@ def _fields(messages: DataFrame) -> DataFrame:
 
 
 def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
-    """Without messages of blocks in `ended` (block_hash, source, ended_ns): past the horizon a hash may live again."""
+    """Without messages of blocks in `ended` (block_hash, source, ended_ns). After the horizon a hash may live again."""
     ended = ended.selectExpr("block_hash AS ended_hash", "source AS ended_source", "ended_ns")
     lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
     return messages.join(ended, F.expr(lately), "left_anti")
 
 
 def _sent_if_few(blocks: DataFrame, count: int) -> DataFrame:
-    """`blocks`, at most `count`, to be joined: if they are few, the other side is moved nowhere."""
+    """`blocks`, at most `count` of them, for a join. If they are few, Spark doesn't shuffle the other side."""
     return F.broadcast(blocks) if count <= _MOST_BROADCAST else blocks
 
 
@@ -323,10 +328,10 @@ def _stamped(frame: DataFrame) -> DataFrame:
 
 
 def _batches(run: _Run) -> DataFrame:
-    """Blocks that changed: a message came, they were refused, or they were judged incomplete."""
+    """Blocks that changed: a message came, or they were refused or judged incomplete."""
     regular = run.regular.withColumn("received", F.col("expected")).withColumn("missing", F.array())
     folded = _block_columns(run.final("block"))
-    told = folded.unionByName(regular.select(*folded.columns))
+    both = folded.unionByName(regular.select(*folded.columns))
     refused = run.ordered("refused").select(*BLOCK, "refused_at")
     if run.work.before:
         known = run.carried("refused").select(*BLOCK, F.struct(*PLACE).alias("refused_at"))
@@ -348,7 +353,7 @@ def _batches(run: _Run) -> DataFrame:
     )
     status = F.when(refused_by, "refused").when(F.col("completed_at").isNotNull(), "complete").otherwise("incomplete")
     return (
-        told.join(refused, list(BLOCK), "left")
+        both.join(refused, list(BLOCK), "left")
         .join(judged, this_life, "left")
         .withColumn("window_start", F.explode(F.array_distinct(F.array_compact(F.array(*changes.values())))))
         .where(run.work.in_new_window())
@@ -370,12 +375,12 @@ def _batches(run: _Run) -> DataFrame:
 def _batch_updates(run: _Run) -> DataFrame:
     complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
     new = complete.where(run.work.is_new("completed_at.arrived_at_ns"))
-    in_sets = blocks.updates(run.parts, _sent_if_few(new, run.counted[True]))
+    of_regular = blocks.updates(run.parts, _sent_if_few(new, run.counted[True]))
     whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
-    one_by_one = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*in_sets.columns)
+    of_folded = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*of_regular.columns)
     operation = F.when(F.col("is_delete"), "delete").otherwise("set")
     return (
-        in_sets.unionByName(one_by_one.where(run.work.is_new("completed_at.arrived_at_ns")))
+        of_regular.unionByName(of_folded.where(run.work.is_new("completed_at.arrived_at_ns")))
         .withColumn("window_start", run.work.window_of("completed_at.arrived_at_ns"))
         .select(
             *BLOCK,
@@ -390,7 +395,7 @@ def _batch_updates(run: _Run) -> DataFrame:
 
 
 def _newest(frame: DataFrame, *key: str) -> DataFrame:
-    """Of the rows of one key in one window the last."""
+    """The last row of each key and window."""
     last = Window.partitionBy("source", "window_start", *key).orderBy(F.desc("step"))
     return frame.withColumn("rank", F.row_number().over(last)).where("rank = 1")
 
@@ -410,12 +415,12 @@ def _reorgs_history(run: _Run) -> DataFrame:
     return _newest(rows, "capture_id", "record_number")
 
 
-def _found(run: _Run) -> DataFrame:
+def _findings(run: _Run) -> DataFrame:
     columns = ("source", "window_start", "block_hash", "finding")
     assembly = run.final("finding").select(*columns).where(run.work.in_new_window())
     place = ("capture_id", "record_number", "topic", "partition", "offset", "arrived_at_ns")
-    told = assembly.unionByName(run.ordered("finding").select(*columns))
-    return told.select(
+    findings = assembly.unionByName(run.ordered("finding").select(*columns))
+    return findings.select(
         *(
             "source",
             "window_start",
@@ -431,7 +436,7 @@ def _found(run: _Run) -> DataFrame:
 
 
 def _state(run: _Run) -> DataFrame:
-    """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
+    """State: messages of blocks that outlive their window, reorgs, ended and refused blocks, and the chain."""
     names = ("source", "window_start", "block_hash")
     living = run.ordered("living").select(*names)
     open_ = run.messages.where(run.work.in_new_window()).where(F.col("arrived_at_ns") >= F.lit(run.oldest_living_ns))
@@ -452,14 +457,14 @@ def _state(run: _Run) -> DataFrame:
 _TABLES = dict(
     zip(
         OUTPUTS,
-        (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _found, _state),
+        (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _findings, _state),
         strict=True,
     )
 )
 
 
 def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """The job of gold.cardinal: its tables, each as it is written."""
+    """The job of gold.cardinal: its tables in the order in which they are written."""
     run = _Run(work)
     for name, rows in _TABLES.items():
         yield name, rows(run).transform(_stamped)

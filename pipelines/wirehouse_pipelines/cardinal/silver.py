@@ -1,7 +1,7 @@
 """Silver of Cardinal Streams: every landed message decoded, quarantined or skipped by name.
 
-Well-formed BatchMsg and BatchDeleteMsg are read by expressions. Everything else goes to the codec on Arrow batches:
-Avro values to its vectorised decoder, what can't be decoded to the readable one, which says why.
+Spark expressions read well-formed BatchMsg and BatchDeleteMsg. Everything else goes to the codec in Arrow batches: Avro
+values to its fast path, and what can't be decoded to its reference path, which gives the reason.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from wirehouse_pipelines.jobs.job import Job, Work
 
 VERSION = "2"
 
-PLAIN = (b"\x03", b"\x04")
-AVRO = tuple(byte for byte in (bytes((kind,)) for kind in KINDS) if byte not in PLAIN)
-#: Bytes of a plain key before the application's own: type and block hash.
-PLAIN_KEY_BYTES = 33
+KEYED = (b"\x03", b"\x04")
+AVRO = tuple(byte for byte in (bytes((kind,)) for kind in KINDS) if byte not in KEYED)
+#: Bytes of the key of such a message before the application's own: type and block hash.
+KEYED_KEY_BYTES = 33
 
 QUARANTINING = tuple(rule.name for rule in RULES if rule.quarantines)
 _DAMAGED = by_name(CAPTURE_RULES)["file_damaged"]
@@ -38,20 +38,20 @@ def _type_is(*types: bytes) -> Column:
     return F.substring("key", 1, 1).isin(*(bytearray(byte) for byte in types))
 
 
-def _plain() -> Column:
-    """A BatchMsg or BatchDeleteMsg with nothing to say about it."""
+def _sound_keyed() -> Column:
+    """A BatchMsg or BatchDeleteMsg that breaks no rule of decoding."""
     sound = _type_is(b"\x03") | (F.length("value") == 0)
-    return _type_is(*PLAIN) & (F.length("key") >= PLAIN_KEY_BYTES) & sound
+    return _type_is(*KEYED) & (F.length("key") >= KEYED_KEY_BYTES) & sound
 
 
 def _skip() -> Column:
-    """What is known and has no content: the reference's heartbeat (empty key) and ping (ff)."""
+    """Known messages without content: the reference's heartbeat (empty key) and ping (ff)."""
     empty = F.col("damaged").isNull() & (F.coalesce(F.length("key"), F.lit(0)) == 0)
     return F.when(empty, "heartbeat").when(_type_is(b"\xff"), "ping")
 
 
 def _decode_rest(keys: pa.Array, values: pa.Array, options: CardinalOptions) -> pa.Array:
-    """DECODED_TYPE of the keys that aren't null: Avro by columns, the rest one by one."""
+    """DECODED_TYPE of the keys that aren't null: the fast path for Avro, the reference path for the rest."""
     avro = pc.is_in(pc.binary_slice(keys, 0, 1), pa.array(AVRO, keys.type))
     decoded = decode_columns(pc.if_else(avro, keys, None), values, options)
     others = pc.indices_nonzero(pc.and_(pc.invert(avro), pc.is_valid(keys))).to_pylist()
@@ -59,8 +59,8 @@ def _decode_rest(keys: pa.Array, values: pa.Array, options: CardinalOptions) -> 
         return decoded
     rows = dict.fromkeys(range(len(keys)))
     for index in others:
-        told = decode(keys[index].as_py(), values[index].as_py(), options)
-        rows[index] = {"rule": told.rule.name, "reason": told.reason} if told.rule else None
+        one = decode(keys[index].as_py(), values[index].as_py(), options)
+        rows[index] = {"rule": one.rule.name, "reason": one.reason} if one.rule else None
     return pc.if_else(avro, decoded, pa.array(rows.values(), DECODED_TYPE))
 
 
@@ -80,16 +80,16 @@ def _decoder(options: Mapping[str, CardinalOptions]) -> Any:
 
 
 def _finding() -> Column:
-    """The first rule of decoding that a message breaks: null for most."""
+    """The first rule of decoding that a message breaks; null for most messages."""
     severities = F.create_map(*(F.lit(text) for rule in RULES for text in (rule.name, rule.severity.value)))
-    rule, told = F.col("decoded.rule"), F.col("decoded.reason")
+    rule, reason = F.col("decoded.rule"), F.col("decoded.reason")
 
     def finding(rule: Column, severity: Column, message: Column) -> Column:
         return F.struct(rule.alias("rule"), severity.alias("severity"), message.alias("message"))
 
     damaged = finding(F.lit(_DAMAGED.id), F.lit(_DAMAGED.severity.value), F.col("damage"))
     return F.when(F.col("damaged").isNotNull(), damaged).when(
-        rule.isNotNull(), finding(F.concat(F.lit("cardinal."), rule), severities[rule], told)
+        rule.isNotNull(), finding(F.concat(F.lit("cardinal."), rule), severities[rule], reason)
     )
 
 
@@ -99,14 +99,14 @@ def _row_kind() -> Column:
 
 
 def _message() -> Column:
-    """The struct of a decoded message, from the plain key or from the decoder's columns."""
-    plain = _type_is(*PLAIN)
+    """The struct of a decoded message, from its key or from the decoder's columns."""
+    keyed = _type_is(*KEYED)
     kinds = F.create_map(*(F.lit(item) for byte, name in KINDS.items() for item in (bytearray((byte,)), name)))
     own = {
         "kind": kinds[F.substring("key", 1, 1)],
-        "block_hash": F.when(plain, F.substring("key", 2, 32)).otherwise(F.col("decoded.block_hash")),
-        "key": F.when(plain, F.substring(F.col("key"), PLAIN_KEY_BYTES + 1, 2**31 - 1)),
-        "value": F.when(plain, F.col("value")),
+        "block_hash": F.when(keyed, F.substring("key", 2, 32)).otherwise(F.col("decoded.block_hash")),
+        "key": F.when(keyed, F.substring(F.col("key"), KEYED_KEY_BYTES + 1, 2**31 - 1)),
+        "value": F.when(keyed, F.col("value")),
     }
     decoded = [name for name in DECODED_TYPE.names if name not in ("rule", "reason", "block_hash")]
     return F.struct(
@@ -116,8 +116,8 @@ def _message() -> Column:
 
 
 def decoded(landed: DataFrame, options: Mapping[str, CardinalOptions]) -> DataFrame:
-    """`silver.cardinal` of `bronze.messages`: one row a landed message."""
-    asked = F.col("key").isNotNull() & (F.length("key") > 0) & ~_plain() & ~_type_is(b"\xff")
+    """`silver.cardinal` of `bronze.messages`: one row for each landed message."""
+    asked = F.col("key").isNotNull() & (F.length("key") > 0) & ~_sound_keyed() & ~_type_is(b"\xff")
     decoder = _decoder(options)
     raw = F.struct("key", F.coalesce("damaged", "value").alias("value"))
     return (

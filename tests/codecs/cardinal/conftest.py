@@ -16,7 +16,7 @@ from wirehouse_codecs.cardinal.correlation.events import (
     Completed,
     Event,
     FirstMessage,
-    Found,
+    LocatedFinding,
     Outcome,
     ReorgArrived,
     ReorgCompleteArrived,
@@ -133,7 +133,7 @@ class Story:
     @property
     def found(self) -> list[str]:
         """The rules broken so far, with the block they are about."""
-        findings = [outcome for outcome in self.outcomes if isinstance(outcome, Found)]
+        findings = [outcome for outcome in self.outcomes if isinstance(outcome, LocatedFinding)]
         return [
             outcome.finding.rule.name + (f" {name_of(outcome.block_hash)}" if outcome.block_hash else "")
             for outcome in findings

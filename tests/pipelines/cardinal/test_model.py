@@ -13,7 +13,7 @@ from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, SimulatorConfig, simulate, write_jsonl
 from wirehouse_codecs.core.rules import Place
 from wirehouse_pipelines.lake.lake import Lake, Source
@@ -99,7 +99,7 @@ def _last(blocks: tuple[Block, ...]) -> dict[bytes, Block]:
 def test_the_same_rules_are_found_at_the_same_places(told: Told, source: str) -> None:
     model = told.model(source)
     ours = Counter((row["rule"], row["record_number"], row["message"]) for row in told.violations[source])
-    theirs = Counter((f.finding.rule.id, f.finding.place.record_number, f.finding.message) for f in model.found)
+    theirs = Counter((f.finding.rule.id, f.finding.place.record_number, f.finding.message) for f in model.findings)
     assert ours == theirs
 
 

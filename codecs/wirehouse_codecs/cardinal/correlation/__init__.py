@@ -1,4 +1,4 @@
-"""What several connections or messages say together.
+"""What blocks mean together: the chain (`chain`, which opens with the theory) and a whole consumer (`consumer`).
 
-It may import log and what is below it.
+It may import fast, session and what is below them.
 """

@@ -1,7 +1,7 @@
-"""The readable model of the whole protocol, in memory: decode, assemble, order.
+"""The reference path of the whole protocol, in memory: decode, assemble, order.
 
-`Consumer` is what a live consumer with the options of a source would see. It keeps every living block, so it is for
-captures that fit in memory (`wirehouse inspect`, tests); the pipeline does the same in sets.
+`Consumer` reports what a live consumer with the options of a source would see. It keeps every living block, so it is
+for captures that fit in memory (`wirehouse inspect`, tests). The pipeline computes the same rows with Spark.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS, Chain
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     ChannelMessage,
@@ -17,57 +18,59 @@ from wirehouse_codecs.cardinal.correlation.events import (
     Completed,
     Event,
     FirstMessage,
-    Found,
+    LocatedFinding,
     Outcome,
     ReorgArrived,
     ReorgCompleteArrived,
 )
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block, BlockAssembly, Received, State, judged_findings
+from wirehouse_codecs.cardinal.session.assembly import BlockAssembly, State
+from wirehouse_codecs.cardinal.session.block import Block, Received
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import Batch, Decoded, Message, Reorg, ReorgComplete, decode
 from wirehouse_codecs.core.rules import Finding, Place
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A landed record and what it says."""
+    """A landed record, and its message."""
 
     place: Place
     key: bytes | None
     value: bytes | None
     decoded: Decoded
-    #: The block's life had ended before, so the message took no part.
+    #: The block's life had ended before, so the message takes no part.
     late: bool = False
 
 
-#: What a consumer tells: a record, a broken rule, a block at the end of its life, and what the chain says.
-Told = Row | Block | Outcome
+#: What a consumer reports: each record, each block at the end of its life, and the outcomes of the chain.
+ConsumerOutcome = Row | Block | Outcome
 
 
 @dataclass(slots=True)
 class _Channel:
-    """What a topic that is a reorg channel has carried."""
+    """A topic that is a reorg channel: what it has carried so far."""
 
     partitions: set[int | None] = field(default_factory=set)
     completed: bool = False
 
 
 class Consumer:
-    """Feed it `receive` in arrival order, then `finish`."""
+    """Give it the records in arrival order with `receive`, then call `finish`."""
 
     def __init__(self, options: CardinalOptions) -> None:
         self._options = options
         self.chain = Chain(options)
         #: Living blocks, in the order of their first messages.
         self._blocks: dict[bytes, BlockAssembly] = {}
-        #: When each hash was closed, oldest first; it stays so for the horizon.
+        #: When the life of each hash ended, oldest first. The hash is remembered for the horizon.
         self._closed: dict[bytes, int] = {}
         self._channels: dict[str, _Channel] = {}
         #: Messages that came after their block's life.
         self.late = 0
 
-    def receive(self, place: Place, key: bytes | None, value: bytes | None) -> Iterator[Told]:
-        """The next record: what time ended before it, its row, then what follows from it."""
+    def receive(self, place: Place, key: bytes | None, value: bytes | None) -> Iterator[ConsumerOutcome]:
+        """The next record: first what time alone ended before it, then its row, then what follows from it."""
         yield from self._follow(self.chain.expire(place.arrived_at_ns))
         decoded = decode(key, value, self._options)
         message = decoded.message
@@ -75,7 +78,7 @@ class Consumer:
         yield Row(place, key, value, decoded, late)
         if decoded.rule is not None:
             about = None if message is None else message.block_hash
-            yield Found(Finding(decoded.rule, place, decoded.reason), about, None)
+            yield LocatedFinding(Finding(decoded.rule, place, decoded.reason), about, None)
         if message is None:
             return
         if isinstance(message, Reorg):
@@ -91,7 +94,7 @@ class Consumer:
             yield from self._assemble(place, message)
 
     def finish(self) -> Iterator[Block]:
-        """The blocks that still live."""
+        """The blocks that are still alive."""
         for assembly in self._blocks.values():
             yield assembly.block()
 
@@ -103,8 +106,8 @@ class Consumer:
             del self._closed[oldest]
         return block_hash in self._closed
 
-    def _on_channel(self, place: Place, message: Message) -> Iterator[Told]:
-        """Tell the chain of a channel's partitions, of what comes after its ReorgComplete, and of repeated Batches."""
+    def _on_channel(self, place: Place, message: Message) -> Iterator[ConsumerOutcome]:
+        """Events of a channel: its partitions, messages after its ReorgComplete, and repeated Batches."""
         topic = place.topic
         if topic is None or not self.chain.is_channel(topic):
             return
@@ -119,74 +122,74 @@ class Consumer:
             if message.block_hash in self._closed or (assembly is not None and assembly.batch is not None):
                 yield from self._apply(_batch_arrived(place, message))
 
-    def _assemble(self, place: Place, message: Message) -> Iterator[Told]:
+    def _assemble(self, place: Place, message: Message) -> Iterator[ConsumerOutcome]:
         block_hash = message.block_hash
         assembly = self._blocks.get(block_hash)
         if assembly is None:
             assembly = self._blocks[block_hash] = BlockAssembly(block_hash, self._options)
             yield from self._apply(FirstMessage(place, block_hash))
-        before, found = assembly.state, len(assembly.findings)
+        before, known = assembly.state, len(assembly.findings)
         state = assembly.receive(Received(place, message))
         batch = assembly.batch
         number = None if batch is None else batch.number
-        for finding in assembly.findings[found:]:
-            yield Found(finding, block_hash, number)
+        for finding in assembly.findings[known:]:
+            yield LocatedFinding(finding, block_hash, number)
         if before is State.UNKNOWN and batch is not None:
             yield from self._apply(_batch_arrived(place, batch))
         if state is State.COMPLETE and before is not State.COMPLETE:
             yield from self._apply(Completed(place, block_hash))
 
-    def _apply(self, event: Event) -> Iterator[Told]:
+    def _apply(self, event: Event) -> Iterator[ConsumerOutcome]:
         return self._follow(self.chain.apply(event))
 
-    def _follow(self, outcomes: Iterable[Outcome]) -> Iterator[Told]:
+    def _follow(self, outcomes: Iterable[Outcome]) -> Iterator[ConsumerOutcome]:
         for outcome in outcomes:
             yield outcome
             if isinstance(outcome, Closed):
                 yield from self._close(outcome)
 
-    def _close(self, closed: Closed) -> Iterator[Told]:
+    def _close(self, closed: Closed) -> Iterator[ConsumerOutcome]:
         block = self._blocks.pop(closed.block_hash).block()
         self._closed[closed.block_hash] = closed.place.arrived_at_ns
         yield block
         if closed.judged and not block.complete:
             number = None if block.batch is None else block.batch.number
             for finding in judged_findings(block, closed.stall):
-                yield Found(finding, block.block_hash, number)
+                yield LocatedFinding(finding, block.block_hash, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """All that a capture says, each kind in the order in which it was told."""
+    """All outcomes of a capture, each kind in the order in which it was reported."""
 
     rows: tuple[Row, ...]
-    found: tuple[Found, ...]
-    #: Blocks in the order in which their lives ended, then those that still live.
+    findings: tuple[LocatedFinding, ...]
+    #: Blocks in the order in which their lives ended, then those that are still alive.
     blocks: tuple[Block, ...]
-    #: The chain's outcomes without what it found.
+    #: The chain's outcomes without its findings.
     outcomes: tuple[Outcome, ...]
     late: int
 
 
 def consume(records: Iterable[tuple[Place, bytes | None, bytes | None]], options: CardinalOptions) -> Consumed:
-    """All of a capture's records, which stand in arrival order."""
+    """The outcomes of all records of a capture, which are in arrival order."""
     consumer = Consumer(options)
     rows: list[Row] = []
-    found: list[Found] = []
+    findings: list[LocatedFinding] = []
     blocks: list[Block] = []
     outcomes: list[Outcome] = []
     for place, key, value in records:
-        for told in consumer.receive(place, key, value):
-            if isinstance(told, Row):
-                rows.append(told)
-            elif isinstance(told, Found):
-                found.append(told)
-            elif isinstance(told, Block):
-                blocks.append(told)
+        for outcome in consumer.receive(place, key, value):
+            if isinstance(outcome, Row):
+                rows.append(outcome)
+            elif isinstance(outcome, LocatedFinding):
+                findings.append(outcome)
+            elif isinstance(outcome, Block):
+                blocks.append(outcome)
             else:
-                outcomes.append(told)
+                outcomes.append(outcome)
     blocks.extend(consumer.finish())
-    return Consumed(tuple(rows), tuple(found), tuple(blocks), tuple(outcomes), consumer.late)
+    return Consumed(tuple(rows), tuple(findings), tuple(blocks), tuple(outcomes), consumer.late)
 
 
 def _batch_arrived(place: Place, batch: Batch) -> BatchArrived:

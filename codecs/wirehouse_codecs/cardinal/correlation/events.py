@@ -1,4 +1,4 @@
-"""What happens to a source's blocks and reorgs, and what follows from it: in and out of the chain (`chain`)."""
+"""What goes into the chain, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wirehouse_codecs.core.rules import Finding, Place
 
-# What happens
+# In: events
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class FirstMessage:
 class BatchArrived:
     """The first Batch of a block that can be decoded.
 
-    On the channel of a reorg a repeat is worth an event too: a removed block sent again there breaks a rule.
+    On the channel of a reorg a repeated Batch is an event, too: a removed block that is sent again there breaks a rule.
     """
 
     place: Place
@@ -41,7 +41,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class ReorgArrived:
-    """A Reorg; the copy on the channel counts, another one announces it."""
+    """A Reorg. The copy on the channel counts; a copy elsewhere announces the reorg."""
 
     place: Place
     ancestor_hash: bytes
@@ -69,12 +69,12 @@ class ChannelMessage:
 Event = FirstMessage | BatchArrived | Completed | ReorgArrived | ReorgCompleteArrived | ChannelMessage
 
 
-# What follows from it
+# Out: outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The head moved. `added` and `removed` are both lowest block first, the common ancestor is in neither."""
+    """The chain changed. `added` and `removed` are both lowest block first; neither has the common ancestor."""
 
     place: Place
     #: Counts the updates of the source from 0.
@@ -87,7 +87,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A block became canonical, or stopped being so: the state of the row (block_hash, valid_from_ns)."""
+    """A block became canonical, or stopped being canonical: the state of the row (block_hash, valid_from_ns)."""
 
     block_hash: bytes
     number: int
@@ -98,9 +98,9 @@ class Canonical:
 
 @dataclass(frozen=True, slots=True)
 class ReorgRow:
-    """A reorg as it stands now: the state of the row `place`."""
+    """A reorg as it is now: the state of the row `place`."""
 
-    #: The Reorg that counts, or the message at which a heavier side chain was found.
+    #: The Reorg that counts, or the message at which a heavier side chain displaced the head.
     place: Place
     ancestor_hash: bytes
     ancestor_number: int
@@ -110,15 +110,15 @@ class ReorgRow:
     #: None while an announced reorg is open.
     new_head: bytes | None
     announced: bool
-    #: The channel's topic; None for a reorg that was found, or told on ordinary topics.
+    #: The channel's topic; None for a reorg without a Reorg, or with one on ordinary topics only.
     channel: str | None
     completed: bool
     changed_at: Place
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A rule broken, and the block it is about."""
+class LocatedFinding:
+    """A finding, and the block that it is about."""
 
     finding: Finding
     block_hash: bytes | None
@@ -140,13 +140,13 @@ class Closed:
     block_hash: bytes
     #: The message that ended it; `Place.before` of a moment if time alone did.
     place: Place
-    #: It is more than the threshold below the head or older than the horizon, so what is missing never came; else it
-    #: was only forgotten.
+    #: The block is more than the threshold below the head or older than the horizon, so what is missing never came.
+    #: False: it was only forgotten to make room.
     judged: bool
     #: It completed in this life.
     complete: bool
-    #: In words, that the head waits for this block; empty if it doesn't.
+    #: Words for the findings of the block: the head waits for it. Empty if the head doesn't wait.
     stall: str = ""
 
 
-Outcome = Update | Canonical | ReorgRow | Found | Refused | Closed
+Outcome = Update | Canonical | ReorgRow | LocatedFinding | Refused | Closed

@@ -1,8 +1,11 @@
-"""The vectorised twin of `messages.decode`: Arrow columns of keys and values to a struct column of what they say.
+"""The fast path of `messages.decode`: Arrow columns of keys and values to a struct column of decoded messages.
 
-It decodes the types whose value is Avro (00, 01, 02, 05 and 06; specification, "Messages"); the keys and values of
-BatchMsg and BatchDeleteMsg need no decoding beyond slicing, which Spark does itself. Both decoders stand under the
-same tests, and the sentences of broken rules come from the readable one.
+It decodes the types whose value is Avro (00, 01, 02, 05 and 06; specification, "Messages"). The keys and values of
+BatchMsg and BatchDeleteMsg only need slicing, which Spark does itself. The same tests check both paths, and the
+reference path words the reasons of broken rules.
+
+In two passes over the bytes, compiled loops (`scan`) judge each row and find its entries, then collect the entries.
+numpy and Arrow make the columns from that.
 """
 
 from __future__ import annotations
@@ -43,23 +46,23 @@ UPDATE_TYPE: pa.StructType = pa.struct(
         ("count", pa.int64()),
         ("is_delete", pa.bool_()),
         ("subbatch", pa.binary()),
-        # Some tracked prefix of the options is found in the name.
+        # A tracked prefix of the options matches in the name.
         ("tracked", pa.bool_()),
         # The topic that the options declare for the name.
         ("topic", pa.string()),
-        # The name is in a declared prefix, or none are declared, or the entry is inline and needs none.
+        # A declared prefix begins the name, or none are declared, or the entry is inline and needs none.
         ("declared", pa.bool_()),
     ]
 )
 SET_TYPE: pa.StructType = pa.struct([("key", pa.binary()), ("value", pa.binary())])
-#: What is decoded of a message. Fields that its type doesn't have are null; all but the first two are null where the
-#: rule quarantines it.
+#: A decoded message. Fields that its type doesn't have are null. If the rule quarantines the message, all but the
+#: first two are null.
 DECODED_TYPE: pa.StructType = pa.struct(
     [
         ("rule", pa.string()),
         ("reason", pa.string()),
         ("block_hash", pa.binary()),
-        # Unsigned 64 bits: of a Batch its number, of Reorg and ReorgComplete the ancestor's as decoded.
+        # Unsigned 64 bits: the number of a Batch; the ancestor's number, as decoded, of Reorg and ReorgComplete.
         ("number", pa.decimal128(20, 0)),
         # 32 bytes, big-endian.
         ("weight", pa.binary()),
@@ -76,7 +79,7 @@ DECODED_TYPE: pa.StructType = pa.struct(
 )
 
 _RULE_NAMES = pa.array([rule.name for rule in RULES], pa.string())
-#: Bytes of the canonical encoding beside names and values: of a message, and of each entry.
+#: Bytes of the canonical encoding beside names and values: for a message, and for each entry.
 _CANONICAL_HEAD_BYTES = 1 + 8 + WEIGHT_BYTES + HASH_BYTES
 _CANONICAL_ENTRY_BYTES = 12
 
@@ -90,18 +93,18 @@ class _Bytes(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """The entries of one kind of all rows, as scan.read_entries fills them, and their order by name."""
+    """The entries of one kind in all rows, as scan.read_entries fills them, and their order by name."""
 
     fields: Array
     #: Row i has the entries from bounds[i] to bounds[i + 1].
     bounds: Array
     order: Array
-    #: For the first entry of a name the one whose value counts, -1 for later ones.
+    #: For the first entry of a name, the entry whose value counts; -1 for later ones.
     sources: Array
 
 
 class _Survey(NamedTuple):
-    """What the first pass found, a row each; see scan.survey."""
+    """The result of the first pass, one element for each row; see scan.survey."""
 
     kinds: Array
     verdicts: Array
@@ -113,18 +116,18 @@ class _Survey(NamedTuple):
 
     @property
     def decoded(self) -> Array:
-        """Rows that hold a message, be it with a warning."""
+        """Rows with a message, also one with a warning."""
         return np.isin(self.verdicts, (scan.MESSAGE, scan.TRAILING, scan.AMBIGUOUS))
 
     def of(self, *kinds: int) -> Array:
-        """Rows that hold a message of one of `kinds`."""
+        """Rows with a message of one of `kinds`."""
         return self.decoded & np.isin(self.kinds, kinds)
 
 
 def decode_columns(keys: pa.Array, values: pa.Array, options: CardinalOptions) -> pa.StructArray:
     """Messages as DECODED_TYPE. A row is null if its key is null or empty, or of a type that isn't decoded here.
 
-    `keys` and `values` are binary arrays of equal length. The `reason` of a broken rule is the readable decoder's.
+    `keys` and `values` are binary arrays of equal length. The reference path words the `reason` of a broken rule.
     """
     key, value = _buffers(keys), _buffers(values)
     survey = _survey(key, value)
@@ -194,7 +197,7 @@ def _buffers(column: pa.Array) -> _Bytes:
 
 
 def _frozen(array: Array) -> Array:
-    """Read-only, as Arrow's buffers are: a compiled loop is made once for each kind of array."""
+    """Read-only, as Arrow's buffers are: numba compiles a loop for each kind of array."""
     array.setflags(write=False)
     return array
 

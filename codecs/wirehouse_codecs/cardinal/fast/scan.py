@@ -1,8 +1,8 @@
-"""Compiled loops over the bytes of many Cardinal messages at once: what columns.py builds its columns from.
+"""Compiled loops over the bytes of many Cardinal messages at once; `columns` makes its columns from their results.
 
-Every loop works on whole Arrow buffers: `data` is the bytes of a column, an entry is a position and a length in it.
-Nothing is allocated here; the caller sizes each array by what the first pass has counted. The work is linear in the
-bytes there are, but for sorting names, which adds the logarithm of the entries of one message.
+Every loop works on whole Arrow buffers. `data` is the bytes of a column, and an entry is a position and a length in it.
+Nothing is allocated here: the caller sizes each array by the counts of the first pass. The work grows linearly with the
+bytes. Sorting names adds a factor, the logarithm of the number of entries of one message.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from wirehouse_codecs.compiled.jit import compiled, wide
 
 Array = np.ndarray[Any, Any]
 
-#: Verdict on a row: no message that is decoded here; a message; else one more than the place of its rule in RULES.
+#: Verdict on a row: no message that is decoded here; a message; else RULE_OFFSET and the position of the rule in RULES.
 NOTHING, MESSAGE = 0, 1
 KEY_LENGTH, UNDECODABLE, OUT_OF_RANGE, INDEX_OUT_OF_RANGE, TRAILING, AMBIGUOUS = 2, 4, 5, 6, 7, 8
 RULE_OFFSET = 2
 
-#: What a block of entries holds.
+#: What each entry of a block of entries has: a name; name and value; all fields of an update.
 NAMES, VALUES, UPDATES = 0, 1, 2
 #: What an entry of Batch.updates sets, one bit each, and their letters in the canonical encoding.
 DROPPED, VALUE, COUNT, DELETE, SUBBATCH = 0, 1, 2, 4, 8
@@ -135,7 +135,7 @@ def survey(
     starts: Array,
     counts: Array,
 ) -> None:
-    """First pass: judge every row, read its scalar fields, find where its entries begin and how many there are.
+    """First pass: judge every row, read its scalar fields, and find the beginning and number of its entries.
 
     numbers: number of a Batch, Reorg or ReorgComplete. signed: item index, item count. weights: position and length.
     starts: position of the parent and of the updates of a Batch, of the deletes and updates of an item.
@@ -252,7 +252,7 @@ def survey_number(
 
 @compiled
 def collect(values: Array, value_offsets: Array, starts: Array, bounds: Array, holds: int, entries: Array) -> None:
-    """Second pass: entries of every row that has some. `starts` is where they begin, `bounds` their rows' places."""
+    """Second pass: read the entries of every row. `starts` has their beginnings, `bounds` their place in `entries`."""
     for row in range(len(starts)):
         if bounds[row] < bounds[row + 1]:
             end = wide(value_offsets[row + 1])
@@ -306,7 +306,7 @@ def merge(data: Array, entries: Array, order: Array, spare: Array, low: int, mid
 
 @compiled
 def last_of_name(data: Array, entries: Array, bounds: Array, order: Array, sources: Array) -> None:
-    """`sources`: for the first entry of a name the last one of that name, whose value counts; -1 for the others."""
+    """`sources`: for the first entry of a name the last one of that name, whose value counts; for the others -1."""
     for row in range(len(bounds) - 1):
         at = bounds[row]
         while at < bounds[row + 1]:
@@ -320,7 +320,7 @@ def last_of_name(data: Array, entries: Array, bounds: Array, order: Array, sourc
 
 @compiled
 def judge_updates(data: Array, entries: Array, bounds: Array, sources: Array, verdicts: Array, kinds: Array) -> None:
-    """What each entry of Batch.updates is, and whether that breaks a rule."""
+    """Set the kind of each entry of Batch.updates, and the verdict of the row if that breaks a rule."""
     for row in range(len(bounds) - 1):
         for entry in range(bounds[row], bounds[row + 1]):
             source = sources[entry]
@@ -474,7 +474,7 @@ def canonical_batches(
 
 @compiled
 def gather(data: Array, starts: Array, offsets: Array, out: Array) -> None:
-    """The byte strings of `data` at `starts`, one after the other; `offsets` says where each belongs."""
+    """The byte strings of `data` at `starts`, one after the other; `offsets` has the position of each."""
     for i in range(len(starts)):
         put_bytes(out, wide(offsets[i]), data, wide(starts[i]), wide(offsets[i + 1]) - wide(offsets[i]))
 

@@ -1,4 +1,4 @@
-"""The state machine of a conversation, message by message.
+"""One block, assembled message by message (`assembly`, which opens with the theory).
 
 It may import wire and what is below it.
 """

@@ -1,7 +1,7 @@
-"""For every rule a stream that breaks it: what simulator.py puts in when it is asked for a fault.
+"""Faults: for every rule a stream that breaks it, and nothing else.
 
-A fault breaks its rule for certain and, where that can be, no other. What would stop the chain for good (a block that
-never completes) happens to a side block, so that the head goes on and the rule is judged.
+A fault always breaks its rule and, where possible, no other. A fault that would stop the chain for good (a block that
+never completes) is put into a side block, so that the head moves on and the rule is judged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wirehouse_codecs.cardinal.wire.messages import (
 )
 
 Play = Callable[[Producer], Iterator[Burst]]
-#: Longer than any block lives.
+#: Longer than the life of any block.
 EIGHT_DAYS_MS = 8 * 24 * 3600 * 1000
 
 
@@ -37,12 +37,12 @@ class Fault:
 
     #: What is wrong with the stream, one sentence.
     sentence: str
-    #: Sends the blocks in which it happens; the chain goes on after them.
+    #: Sends the blocks with the fault; the chain continues after them.
     play: Play
 
 
 def in_block(edit: Edit) -> Play:
-    """The fault is in the messages of a block of the chain, which completes all the same."""
+    """The fault is in the messages of a block of the chain. The block still completes."""
 
     def play(producer: Producer) -> Iterator[Burst]:
         yield producer.send(producer.grow(), edit)
@@ -99,7 +99,7 @@ def junk_after_value(draft: Draft) -> None:
 
 
 def two_fields(draft: Draft) -> None:
-    """The counter of accounts also says that they are deleted."""
+    """The counter of accounts also marks its name as deleted."""
     name = f"{draft.chain}/a/".encode()
     _, after_value = avro.read_varint(draft.entries[name], 0, avro.LONG_BITS)
     count, _ = avro.read_varint(draft.entries[name], after_value, avro.INT_BITS)

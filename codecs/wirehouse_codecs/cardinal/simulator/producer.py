@@ -1,7 +1,7 @@
 """The producer of simulated traffic: an EVM chain's blocks as Cardinal messages.
 
 Keys, topics and the sub-batch are those of the EVM application; the messages are the specification's ("Messages",
-"Reorg Handling"). simulator.py says which blocks are made and delivers their messages; faults.py breaks them.
+"Reorg Handling"). simulator.py decides which blocks are made and delivers their messages; faults.py breaks them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Draft:
         return Sent(self.batch_topic, key, head[:-1] + avro.blocks(entries))
 
     def first(self, kind: int, contains: str = "") -> int:
-        """Position of the first message of a type whose key holds a text."""
+        """Position of the first message of a type whose key contains a text."""
         part = contains.encode()
         return next(i for i, sent in enumerate(self.messages) if sent.key[0] == kind and part in sent.key)
 

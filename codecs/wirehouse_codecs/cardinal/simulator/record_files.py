@@ -1,6 +1,6 @@
 """Broker messages as files: JSON Lines in the shape of the reference's vectors, and Avro.
 
-Both are what a source of kind `messages` lands. They stream, and a path that ends in `.gz` or `.zst` is compressed.
+A source of kind `messages` lands both. They are written as a stream; a path that ends in `.gz` or `.zst` is compressed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Blocks, keys, topics and the sub-batch are those of the EVM application; the messages are the specification's
 ("Messages", "Reorg Handling"). A stream without a fault breaks no rule, and without shuffling gives no note. Records
-are made as they are asked for; what is kept does not grow with the stream.
+are generated when they are needed, and memory does not grow with the stream.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "write_jsonl",
 ]
 
-#: What `simulate` gives, and what writes it to a file by the end of its name.
+#: What `simulate` generates, and the writer for each ending of a file's name.
 RECORDS: Final = "messages"
 WRITERS: Final = endings(".jsonl", write_jsonl) | endings(".avro", write_avro)
 PING_INTERVAL_MS = 30_000
@@ -58,15 +58,15 @@ class SimulatorConfig:
     """What to simulate. The same configuration gives the same records."""
 
     seed: int = 0
-    #: Height of the chain; side chains and reorgs send more.
+    #: Height of the chain. Side chains and reorgs send more blocks.
     blocks: int = 64
     messages_per_block: int = 100
     #: Mean size of an application value; sizes are from half to one and a half of it.
     value_bytes: int = 100
     #: Redundant producers: each sends every block, its Batch in another map order.
     producers: int = 1
-    #: Messages are shuffled among so many neighbours; 0 = in order. Over a reorg threshold of blocks it would make
-    #: messages come too late.
+    #: Each message is shuffled among this many neighbours; 0 = in order. If that spans more blocks than the reorg
+    #: threshold, messages come too late.
     shuffle: int = 0
     #: Partitions of each topic; a reorg channel has one.
     partitions: int = 4
@@ -74,7 +74,7 @@ class SimulatorConfig:
     subbatch_share: float = 0.3
     #: Share that are BatchDeleteMsg.
     delete_share: float = 0.02
-    #: Two chains of up to four blocks every so many blocks, of which either wins; 0 = none.
+    #: Every this many blocks, two chains of up to four blocks compete, and either may win; 0 = never.
     fork_every: int = 0
     #: A reorg deeper than the threshold, on its own channel, in the middle of the stream.
     large_reorg: bool = False
@@ -84,13 +84,13 @@ class SimulatorConfig:
     start_number: int = 0
     start_time_ms: int = 1_700_000_000_000
     block_interval_ms: int = 12_000
-    #: Every producer says that it lives every 30 s.
+    #: Every producer sends a sign of life every 30 s.
     pings: bool = True
     #: Name of a rule that the stream breaks; see FAULTS.
     fault: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a stream too short for what is asked of it."""
+        """Raises OptionError for a value out of range, and for a stream that is too short for its events."""
         check(self, {"blocks": (self._least_blocks, None), **_BOUNDS}, FAULTS)
 
     @property
@@ -100,12 +100,12 @@ class SimulatorConfig:
 
     @property
     def _event_blocks(self) -> int:
-        """Blocks before a large reorg or a fault, so that a reorg there finds its ancestor."""
+        """Blocks before a large reorg or a fault, so that a reorg there has an ancestor."""
         return self.reorg_depth + QUIET_BLOCKS
 
     @property
     def _least_blocks(self) -> int:
-        """Blocks that the events take, and after the last enough that rules about what never came are judged."""
+        """Blocks for the events, and enough after the last one for the rules about what never came to be judged."""
         events = (self.fault is not None) + self.large_reorg
         return events * (self._event_blocks + max(FORK_DEPTHS)) + self.reorg_threshold + QUIET_BLOCKS if events else 1
 
@@ -192,7 +192,7 @@ def _fork(producer: Producer) -> Iterator[Burst]:
 
 
 def _with_pings(config: SimulatorConfig, bursts: Iterator[Burst]) -> Iterator[Burst]:
-    """Every producer says on the default topic that it lives; `bursts` are one block interval apart."""
+    """Add each producer's signs of life, on the default topic. `bursts` are one block interval apart."""
     ids = [np.random.default_rng((config.seed, p)).bytes(HASH_BYTES) for p in range(config.producers)]
     pings = [Sent(config.topic, bytes([PING]) + producer, PING_VALUE) for producer in ids]
     due = 0

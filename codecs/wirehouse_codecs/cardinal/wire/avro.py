@@ -1,8 +1,8 @@
 """Bare Avro binary as Cardinal Streams uses it: no container, no schema id, no compression (specification, "Messages").
 
-fastavro reads the records, but trusts them: it lets over-wide varints wrap and takes any byte for a boolean. So a
-value is first walked along its schema, which reads every length and allocates nothing; what passes holds all it
-announces, and fastavro's work and memory are then bounded by the bytes that are there.
+fastavro decodes the records, but trusts them: varints that are too wide wrap, and any byte counts as a boolean. So a
+value is first walked along its schema. The walk reads every length and allocates nothing. A value that passes contains
+all that it announces, so fastavro's work and memory are bounded by the bytes that are there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Schema = Any
 
 
 class Malformed(Exception):
-    """Bytes that are not Avro of their schema; the text says where and why."""
+    """Bytes that are not Avro of their schema. The text gives the position and the reason."""
 
 
 def read_varint(data: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -47,7 +47,7 @@ def read_varint(data: bytes, at: int, bits: int) -> tuple[int, int]:
 def read_record(data: bytes, schema: Schema) -> tuple[dict[str, Any], int]:
     """The record at the start of `data` and the position after it. Raises Malformed.
 
-    A byte of a string that isn't UTF-8 comes as a lone surrogate; `raw_text` gives the bytes back.
+    A byte of a string that isn't UTF-8 becomes a lone surrogate; `raw_text` turns it back into the byte.
     """
     end = _walk(data, 0, schema)
     record = fastavro.schemaless_reader(io.BytesIO(data), schema, None, handle_unicode_errors="surrogateescape")

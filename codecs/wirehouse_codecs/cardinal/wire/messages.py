@@ -1,9 +1,9 @@
 """Cardinal Streams messages: typed values, encode and decode (specification, "Messages").
 
-A message is a partition key and a value. The key is a type byte followed by fixed-width fields; the value of
-types 00, 01, 02, 05 and 06 is bare Avro binary, the value of 03 is the application's own bytes.
+A message is a partition key and a value. The key is a type byte followed by fixed-width fields. The value of types 00,
+01, 02, 05 and 06 is bare Avro binary; the value of type 03 is the application's own bytes.
 
-`decode` is the readable decoder; columns.py is its vectorised twin.
+`decode` is the reference path, and `fast/columns.py` the fast path: the same tests check both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_MSG: Final = 0x03
 BATCH_DELETE_MSG: Final = 0x04
 REORG: Final = 0x05
 REORG_COMPLETE: Final = 0x06
-#: Type byte of the key -> what its messages are called in the tables.
+#: Type byte of the key -> the name of its messages in the tables.
 KINDS: Final = {
     BATCH: "batch",
     SUBBATCH_HEADER: "sub_batch_header",
@@ -38,7 +38,7 @@ KINDS: Final = {
     REORG: "reorg",
     REORG_COMPLETE: "reorg_complete",
 }
-#: Not in the specification: with it the reference's producers say that they live.
+#: Not in the specification: a sign of life of the reference's producers.
 PING: Final = 0xFF
 
 HASH_BYTES: Final = 32
@@ -58,9 +58,9 @@ HEARTBEAT_SKIP: Final = "heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One entry of `Batch.updates`: what a prefix or key of this block holds.
+    """One entry of `Batch.updates`: what this block has under a prefix or key.
 
-    Exactly one field is set; of an entry that breaks `update_ambiguous` all that the wire sets.
+    Exactly one field is set. An entry that breaks `update_ambiguous` has all fields that the wire sets.
     """
 
     name: bytes
@@ -135,7 +135,7 @@ class Reorg:
 
 @dataclass(frozen=True, slots=True)
 class ReorgComplete:
-    """Type 06: the reorg of this ancestor is told in full."""
+    """Type 06: all blocks of the reorg from this ancestor have been sent."""
 
     block_hash: bytes
     number: int
@@ -146,10 +146,10 @@ Message = Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg | Reo
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a key and value say: a message, a named skip, or neither and the rule that quarantines them."""
+    """The result of decoding: a message, a named skip, or neither and the rule that quarantines key and value."""
 
     message: Message | None = None
-    #: "ping" or "heartbeat": traffic of the reference that is no message of the specification.
+    #: "ping" or "heartbeat": traffic of the reference that the specification doesn't have.
     skip: str | None = None
     #: The first rule of decoding that is broken, in the order of the list.
     rule: Rule | None = None
@@ -158,7 +158,7 @@ class Decoded:
 
 
 class EncodeError(WirehouseError):
-    """A message that can't be written: our own misuse, nothing that a capture can cause."""
+    """A message that can't be encoded. The caller misused the encoder; no capture can cause it."""
 
     template = "{kind}.{field}: {reason}"
 
@@ -171,8 +171,8 @@ def _hash_field(name: str) -> dict[str, Any]:
     return {"type": "fixed", "name": name, "size": HASH_BYTES}
 
 
-#: The schemas of the specification. Its "avro.codec" decorates only: on the wire is one record in bare binary, in
-#: which all four fields of an update are always present.
+#: The schemas of the specification. Its "avro.codec" has no effect: the wire has one record in bare binary, and all
+#: four fields of an update are always present.
 BATCH_SCHEMA: Final = fastavro.parse_schema(
     _record(
         "batch",
@@ -199,9 +199,9 @@ class _Quarantined(Exception):
 
 
 def decode(key: bytes | None, value: bytes | None, options: CardinalOptions | None = None) -> Decoded:
-    """One message, judged by the rules of decoding in their order; at most one is named.
+    """Decode one message. Of the rules of decoding that it breaks, the first is reported.
 
-    `options` has the place it has in every codec; nothing in decoding depends on it.
+    Every codec's `decode` takes `options`; here nothing depends on them.
     """
     del options
     if not key:
@@ -229,8 +229,8 @@ def _decode_batch(key: bytes, value: bytes) -> Decoded:
         if fields["count"] < 0:
             raise _Quarantined("value_out_of_range", f"count {fields['count']} of entry {_shown(name)}")
         given = _set_fields(fields)
-        # The entry of an inline empty value has nothing set, so it can't be told from no entry at all. The
-        # reference drops it, although the specification would have the key set.
+        # An entry with an empty inline value has no field set, so it looks like no entry at all. The reference drops
+        # it, although by the specification the key should be set.
         if given:
             updates.append(Update(name, **{field: fields[field] for field in given}))
         if len(given) > 1 and not ambiguous:
@@ -246,17 +246,17 @@ def _decode_batch(key: bytes, value: bytes) -> Decoded:
 
 
 def _set_fields(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of an entry that aren't at their default, and each in words."""
-    found = {}
+    """The fields of an entry that aren't at their default, each with a description."""
+    given = {}
     if fields["value"]:
-        found["value"] = f"value ({len(fields['value'])} bytes)"
+        given["value"] = f"value ({len(fields['value'])} bytes)"
     if fields["count"]:
-        found["count"] = f"count {fields['count']}"
+        given["count"] = f"count {fields['count']}"
     if fields["delete"]:
-        found["delete"] = "delete"
+        given["delete"] = "delete"
     if fields["subbatch"] != NO_SUBBATCH:
-        found["subbatch"] = f"subbatch {fields['subbatch'].hex()}"
-    return found
+        given["subbatch"] = f"subbatch {fields['subbatch'].hex()}"
+    return given
 
 
 def _decode_subbatch_header(key: bytes, value: bytes) -> Decoded:
@@ -351,7 +351,7 @@ def _read_varint(value: bytes, bits: int) -> tuple[int, int]:
 
 
 def _with_warning(message: Message, value: bytes, end: int, rule: str = "", reason: str = "") -> Decoded:
-    """`message`, with the rule of bytes left after `end`, else with `rule`."""
+    """`message`, with rule `trailing_bytes` if bytes are left after `end`, else with `rule`."""
     if end < len(value):
         left = f"{len(value) - end} bytes after the value: {_hex(value[end:])}"
         return Decoded(message, rule=RULE["trailing_bytes"], reason=left)
@@ -367,7 +367,7 @@ def _shown(name: bytes, limit: int = 120) -> str:
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
-    """Key and value of `message`, in the form the reference's producer writes. Raises EncodeError."""
+    """Key and value of `message`, in the form that the reference's producer writes. Raises EncodeError."""
     kind, encoder = _ENCODERS[type(message)]
     tail, value = encoder(message)
     return bytes([kind]) + _fixed(message, "block_hash") + tail, value
@@ -458,10 +458,10 @@ def _unsigned_varint(message: object, field: str) -> bytes:
 
 
 def content_digest(message: Batch | SubBatchHeader | SubBatchMsg) -> bytes:
-    """16 bytes that are equal for equal content, whatever the order on the wire: redundant producers differ in it.
+    """16 bytes that are equal for equal content in any order, because redundant producers write different orders.
 
-    The content is what `batch_conflict` and `subbatch_conflict` compare: of a Batch its number, weight, parent and map
-    of entries, of an item its set of deletes and map of updates, of a header its count.
+    The content is what `batch_conflict` and `subbatch_conflict` compare: number, weight, parent and map of entries of a
+    Batch; set of deletes and map of updates of an item; count of a header.
     """
     return hashlib.blake2b(_canonical(message), digest_size=DIGEST_BYTES).digest()
 

@@ -15,8 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.cardinal.correlation import chain as chain_module
-from wirehouse_codecs.cardinal.correlation.chain import HISTORY, HISTORY_LEAST, HORIZON_NS, MAX_BLOCKS, Chain
+from wirehouse_codecs.cardinal.correlation import canonical as canonical_module
+from wirehouse_codecs.cardinal.correlation import endings as endings_module
+from wirehouse_codecs.cardinal.correlation.canonical import HISTORY, HISTORY_LEAST
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS, MAX_BLOCKS
 from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     Canonical,
@@ -25,12 +28,13 @@ from wirehouse_codecs.cardinal.correlation.events import (
     Completed,
     Event,
     FirstMessage,
-    Found,
+    LocatedFinding,
     Refused,
     ReorgArrived,
     ReorgCompleteArrived,
     Update,
 )
+from wirehouse_codecs.cardinal.correlation.snapshot import CODEC
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
@@ -693,8 +697,8 @@ def test_a_block_that_never_has_a_batch_is_found_at_its_end_by_age(story: MakeSt
     assert isinstance(closed, Closed)
     assert (closed_name(closed), closed.judged, closed.complete) == ("x1", True, False)
     assert told.found == ["no_batch_message x1"]
-    (found,) = told.of(Found)
-    assert isinstance(found, Found)
+    (found,) = told.of(LocatedFinding)
+    assert isinstance(found, LocatedFinding)
     assert found.finding.place.record_number == 1
 
 
@@ -719,8 +723,8 @@ def test_a_start_that_the_feed_never_mentions_is_found_once(story: MakeStory, ch
     told.wait(2 * HORIZON_NS)
     told.first("z30")
     assert (told.head, told.found) == ("a5", ["parent_never_sent m3"])
-    (found,) = told.of(Found)
-    assert isinstance(found, Found)
+    (found,) = told.of(LocatedFinding)
+    assert isinstance(found, LocatedFinding)
     assert "start 5" in found.finding.message
 
 
@@ -782,7 +786,7 @@ def test_the_head_outlives_the_horizon(story: MakeStory) -> None:
 
 def test_invented_hashes_end_the_lives_of_the_oldest(story: MakeStory) -> None:
     told = story("a0 b1:a0 x1:a0 y1:a0 z1:a0", start="a0", reorg_threshold=4)
-    with mock.patch.object(chain_module, "MAX_BLOCKS", 2):
+    with mock.patch.object(endings_module, "MAX_BLOCKS", 2):
         for name in ("x1", "y1", "z1"):
             told.first(name)
         (closed,) = told.of(Closed)
@@ -923,7 +927,7 @@ def test_the_branch_that_a_gap_was_above_leaves_when_its_blocks_lead_below_a_hea
 
 def test_a_snapshot_is_versioned_json() -> None:
     chain = Chain(CardinalOptions())
-    assert json.loads(chain.snapshot())["version"] == 3
+    assert json.loads(chain.snapshot())["version"] == 4
     with pytest.raises(StateVersionError):
         Chain(CardinalOptions(), '{"version":99}')
 
@@ -965,7 +969,10 @@ def events(draw: st.DrawFn) -> list[Event]:
 def test_a_chain_may_be_cut_anywhere_and_its_tables_balance(
     told: list[Event], from_start: bool, threshold: int, remembered: int, blocks: int
 ) -> None:
-    with mock.patch.multiple(chain_module, HISTORY=0, HISTORY_LEAST=remembered, MAX_BLOCKS=blocks):
+    with (
+        mock.patch.multiple(canonical_module, HISTORY=0, HISTORY_LEAST=remembered),
+        mock.patch.object(endings_module, "MAX_BLOCKS", blocks),
+    ):
         cut_anywhere(told, from_start, threshold, remembered)
 
 
@@ -1010,8 +1017,7 @@ def cut_anywhere(told: list[Event], from_start: bool, threshold: int, remembered
 
 def path_of(chain: Chain) -> list[bytes]:
     """The canonical blocks, lowest first."""
-    hashes = bytes.fromhex(json.loads(chain.snapshot())["chain"])
-    return [hashes[i : i + 32] for i in range(0, len(hashes), 32)]
+    return CODEC.read(chain.snapshot()).hashes
 
 
 class NaiveHead:
@@ -1075,7 +1081,7 @@ def test_the_head_is_the_naive_one(tree: tuple[list[int], list[int], list[int]])
 def test_findings_name_their_evidence(large: Large) -> None:
     told = large.story
     told.reorg("m2", large.channel, number=9)
-    (found,) = told.of(Found)
-    assert isinstance(found, Found)
+    (found,) = told.of(LocatedFinding)
+    assert isinstance(found, LocatedFinding)
     assert found.finding.place.topic == large.channel
     assert "has the number 2, not 9" in found.finding.message

@@ -10,8 +10,8 @@ import pytest
 
 from tests.codecs.cardinal.correlation.test_edges import THRESHOLD, beside, h, main, on
 from tests.support.cardinal_by_hand import TOPIC, Sent, batch, channel, reorg, reorg_complete
-from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.core.rules import Place, Severity
@@ -36,7 +36,7 @@ def told_of(sent: Iterable[Sent], *, start: int | None = 0) -> Consumed:
 
 def broken(told: Consumed) -> list[tuple[str, int]]:
     """The rules that are broken, and the records at fault."""
-    rules = [one.finding for one in told.found if one.finding.rule.severity is not Severity.NOTE]
+    rules = [one.finding for one in told.findings if one.finding.rule.severity is not Severity.NOTE]
     return [(finding.rule.name, finding.place.record_number) for finding in rules]
 
 

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from tests.support.searches import fast_first
-from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, Row, consume
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Closed, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, Record, SimulatorConfig, simulate
 from wirehouse_codecs.cardinal.wire.messages import (
     PING,
@@ -51,7 +51,7 @@ def consumed(config: SimulatorConfig) -> Consumed:
 
 
 def found(told: Consumed, *, notes: bool = False) -> set[str]:
-    rules = [finding.finding.rule for finding in told.found]
+    rules = [finding.finding.rule for finding in told.findings]
     return {rule.name for rule in rules if notes or rule.severity is not Severity.NOTE}
 
 

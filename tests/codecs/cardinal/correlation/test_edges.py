@@ -354,7 +354,7 @@ def found(sent: list[Sent], options: dict[str, Any]) -> Counter[str]:
         now_ns = max(now_ns, message.at_ns)
         place = Place(now_ns, 0, b"", at, message.topic, message.partition, at)
         records.append((place, message.key, message.value))
-    return Counter(one.finding.rule.name for one in consume(records, settings).found)
+    return Counter(one.finding.rule.name for one in consume(records, settings).findings)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.rule for case in CASES])

@@ -15,10 +15,10 @@ from tests.support.cardinal_networks import Network
 from tests.support.cardinal_networks import network as by_hand
 from tests.support.searches import fast_first
 from wirehouse_codecs.cardinal.correlation.chain import Chain
-from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, Told, consume
-from wirehouse_codecs.cardinal.correlation.events import Found, Update
+from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, ConsumerOutcome, consume
+from wirehouse_codecs.cardinal.correlation.events import LocatedFinding, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import Record, SimulatorConfig, simulate
 from wirehouse_codecs.core.rules import Place, Severity
 
@@ -85,10 +85,10 @@ def test_a_legal_network_breaks_no_rule_and_gives_the_chain_as_it_was_sent(seed:
     assert {block.block_hash: content(block) for block in told.blocks} == contents
 
 
-def read(sent: Network, cuts: int, random: Random) -> list[Told]:
+def read(sent: Network, cuts: int, random: Random) -> list[ConsumerOutcome]:
     """All that is told of a network; the chain is carried so many times as windows carry it."""
     options = CardinalOptions.from_mapping(sent.options)
-    consumer, told = Consumer(options), list[Told]()
+    consumer, told = Consumer(options), list[ConsumerOutcome]()
     carried = set(random.sample(range(len(sent.records)), cuts))
     for at, message in enumerate(sent.records):
         if at in carried:
@@ -104,7 +104,7 @@ def test_a_network_written_by_hand_breaks_no_rule_and_gives_what_it_means(seed: 
     random, sent = Random(seed), by_hand(seed)
     told = read(sent, 0, random)
     assert read(sent, 3, random) == told
-    rules = [one.finding.rule for one in told if isinstance(one, Found)]
+    rules = [one.finding.rule for one in told if isinstance(one, LocatedFinding)]
     assert [rule.name for rule in rules if rule.severity is not Severity.NOTE] == []
     chain: set[bytes] = set()
     for update in told:

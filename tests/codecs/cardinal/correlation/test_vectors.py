@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
-from wirehouse_codecs.cardinal.correlation.events import Found, ReorgRow, Update
+from wirehouse_codecs.cardinal.correlation.events import LocatedFinding, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
-from wirehouse_codecs.cardinal.session.assembly import Block, judged_findings
+from wirehouse_codecs.cardinal.session.block import Block
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.core.rules import Place
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "cardinal"
@@ -148,7 +149,7 @@ def test_announced_reorgs_are_those_of_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_is_found(name: str) -> None:
     folder = name.rpartition("/")[0]
-    found = [(told.finding.rule.name, told.finding.place.record_number) for told in consumed(name).found]
+    found = [(told.finding.rule.name, told.finding.place.record_number) for told in consumed(name).findings]
     if folder == "f1_deletes_empty_ignored":
         # The stream has in each block a key both set and deleted.
         assert [rule for rule, _ in found] == ["key_by_two_ways"] * 20
@@ -158,7 +159,7 @@ def test_what_is_found(name: str) -> None:
 
 def quarantined(name: str) -> list[int]:
     rows = [row.place.record_number for row in consumed(name).rows if row.decoded.message is None]
-    found = [told.finding for told in consumed(name).found if told.finding.rule.quarantines]
+    found = [told.finding for told in consumed(name).findings if told.finding.rule.quarantines]
     return sorted({*rows, *(finding.place.record_number for finding in found)})
 
 
@@ -190,4 +191,4 @@ def test_a_good_batch_after_a_cut_one_completes_its_block() -> None:
 def test_every_finding_stands_on_a_record() -> None:
     for name in EXPECTED:
         records = {row.place for row in consumed(name).rows}
-        assert {told.finding.place for told in consumed(name).found if isinstance(told, Found)} <= records
+        assert {told.finding.place for told in consumed(name).findings if isinstance(told, LocatedFinding)} <= records

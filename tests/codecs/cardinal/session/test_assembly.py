@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session.assembly import (
     TRANSITIONS,
-    Block,
     BlockAssembly,
-    Count,
     Kind,
-    Missing,
-    Received,
     State,
     assemble,
-    judged_findings,
-    reorg_channel_name,
 )
+from wirehouse_codecs.cardinal.session.block import Block, Count, Missing, Received
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
+from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import (
     Batch,
     BatchDeleteMsg,
@@ -98,7 +95,7 @@ def rules(block: Block) -> list[str]:
 
 def evidence(block: Block) -> list[tuple[str, int, int]]:
     """Rule, the message that breaks it, the message at which that was known."""
-    found = zip(block.findings, block.found_at, strict=True)
+    found = zip(block.findings, block.known_at, strict=True)
     return [(finding.rule.name, finding.place.record_number, at.record_number) for finding, at in found]
 
 
@@ -315,7 +312,7 @@ def test_a_key_too_many_takes_no_part() -> None:
     assert block.duplicates == 1
 
 
-def test_the_surplus_before_the_batch_is_found_at_the_batch() -> None:
+def test_the_surplus_before_the_batch_is_reported_at_the_batch() -> None:
     block = fold(put("a/1"), put("a/2"), put("x"), batch(counted("a/", 1)))
     assert evidence(block) == [("extra_message", 1, 3), ("unexpected_key", 2, 3)]
 
@@ -520,13 +517,13 @@ def test_a_longer_stream_only_adds_findings(messages: list[Message]) -> None:
         assembly.receive(told)
         block = assembly.block()
         assert block == assemble(HASH, received(messages), OPTIONS, until=told.place.order)
-        assert list(block.found_at) == sorted(block.found_at)
-        assert all(finding.place <= at for finding, at in zip(block.findings, block.found_at, strict=True))
+        assert list(block.known_at) == sorted(block.known_at)
+        assert all(finding.place <= at for finding, at in zip(block.findings, block.known_at, strict=True))
         assert block.complete == (block.batch is not None and not block.missing)
         assert 0 <= block.duplicates < block.messages
         if before is not None:
             assert block.findings[: len(before.findings)] == before.findings
-            assert all(at == told.place for at in block.found_at[len(before.findings) :])
+            assert all(at == told.place for at in block.known_at[len(before.findings) :])
             if before.complete:
                 assert (block.updates, block.completed_place) == (before.updates, before.completed_place)
         before = block
