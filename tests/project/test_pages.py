@@ -14,7 +14,10 @@ from infra.tools import generated_pages, readme_tour
 from wirehouse_orchestration.cli import command as cli
 
 ROOT = generated_pages.FOLDER.parent
-PAGES = {path.name: path.read_text() for path in (readme_tour.README, *sorted(generated_pages.FOLDER.glob("*.md")))}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (readme_tour.README, *sorted(generated_pages.FOLDER.rglob("*.md")))
+}
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 #: Blocks that begin with a capture which is at hand, or is simulated there and then.
 SHOWN = {
@@ -46,9 +49,7 @@ RUN_BY = {
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Page and words of each command in a console block, pipes taken apart."""
     for page, text in PAGES.items():
-        lines = [
-            line[2:] for block in readme_tour.blocks(text) for line in block["body"].splitlines() if line[:2] == "$ "
-        ]
+        lines = [line for block in readme_tour.blocks(text) for line in readme_tour.commands(block["body"])]
         for line in lines:
             words = shlex.shlex(line, posix=True, punctuation_chars="|&;")
             words.whitespace_split = True
