@@ -60,7 +60,7 @@ def commands(body: str) -> Iterator[str]:
 def _is_open(command: str) -> bool:
     """Whether a quote of `command` isn't closed."""
     try:
-        shlex.split(command)
+        shlex.split(command, comments=True)
     except ValueError:
         return True
     return False
