@@ -308,7 +308,7 @@ def _statements(page: str) -> Iterator[str]:
             continue
         for command in readme_tour.commands(body):
             match shlex.split(command):
-                case ["wirehouse", "sql", *options, statement] if "--as-of" not in options:
+                case ["wirehouse", "sql", *_, statement]:
                     yield statement
 
 
