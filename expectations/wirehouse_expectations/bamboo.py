@@ -21,24 +21,24 @@ RECORDS_OF_FILES = Invariant(
     table="silver.bamboo",
     sentence="Every landed record of an entry file that isn't damaged is an entry.",
     broken="""
-        SELECT source, window_start, SUM(landed) AS landed, SUM(told) AS told
+        SELECT source, window_start, SUM(landed) AS landed, SUM(logged) AS logged
         FROM (
-          SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
+          SELECT source, window_start, COUNT(*) AS landed, 0 AS logged FROM bronze.files
           WHERE {windows} AND source IN ({sources}) AND last AND damage IS NULL
           GROUP BY source, window_start
           UNION ALL
-          SELECT source, window_start, 0 AS landed, COUNT(*) AS told FROM silver.bamboo
+          SELECT source, window_start, 0 AS landed, COUNT(*) AS logged FROM silver.bamboo
           WHERE {windows} AND entry.origin = 'file'
           GROUP BY source, window_start
         ) AS both_sides
-        GROUP BY source, window_start HAVING SUM(landed) <> SUM(told)
+        GROUP BY source, window_start HAVING SUM(landed) <> SUM(logged)
     """,
 )
 
 VERDICT_HAS_A_REASON = Invariant(
     name="verdict_has_a_reason",
     table="gold.bamboo_entries_history",
-    sentence="An entry that is valid breaks no rule; another one says which, or that a link isn't known.",
+    sentence="A valid entry breaks no rule; any other one names the rule, or that a link isn't known.",
     broken="""
         SELECT source, window_start, entry_id, verdict, reason FROM gold.bamboo_entries_history
         WHERE {windows} AND NOT (
@@ -59,7 +59,7 @@ ENTRY_OF_A_LOG = changed_with(
 LOG_ADDS_UP = Invariant(
     name="log_adds_up",
     table="gold.bamboo_logs_history",
-    sentence="The entries of a log are those with each verdict; it is verified before forks, to a signed one at most.",
+    sentence="A log's entries are the sum of its verdicts. It is verified up to a signed entry, and not beyond a fork.",
     broken="""
         SELECT source, window_start, author, log_id, entries, valid, invalid, unknown, verified_up_to, length, forked_at
         FROM gold.bamboo_logs_history
@@ -83,7 +83,7 @@ FORK_IS_OF_TWO = Invariant(
 LIFE_IS_TOLD = Invariant(
     name="life_is_told",
     table="gold.bamboo_proposals_history",
-    sentence="A proposal whose life is over says how and when, and it ends after it begins.",
+    sentence="A proposal that has ended has an outcome and a time, and it ends after it begins.",
     broken="""
         SELECT source, window_start, connection_id, proposal_number, state, outcome FROM gold.bamboo_proposals_history
         WHERE {windows} AND ((outcome IS NULL) <> (ended_at_ns IS NULL) OR ended_at_ns < proposed_at_ns)
@@ -93,7 +93,7 @@ LIFE_IS_TOLD = Invariant(
 SIDE_IS_PROACTIVE = Invariant(
     name="side_is_proactive",
     table="gold.bamboo_sessions_history",
-    sentence="One of both sides is proactive.",
+    sentence="Exactly one side is proactive.",
     broken="""
         SELECT source, window_start, connection_id, proactive FROM gold.bamboo_sessions_history
         WHERE {windows} AND (proactive IS NULL OR proactive NOT IN ('client', 'server'))

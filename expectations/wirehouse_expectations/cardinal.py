@@ -97,8 +97,9 @@ _FIRST_ADDED = """
       SELECT source, block_hash, MIN(sequence) AS first FROM (
         SELECT source, sequence, {explode}(added) AS block_hash FROM gold.cardinal_chain_updates
       ) AS added GROUP BY source, block_hash
-    ) AS told
-    ON updates.source = told.source AND updates.block_hash = told.block_hash AND told.first < updates.sequence
+    ) AS first_added
+    ON updates.source = first_added.source AND updates.block_hash = first_added.block_hash
+      AND first_added.first < updates.sequence
 """
 
 

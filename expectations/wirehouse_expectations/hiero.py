@@ -9,8 +9,8 @@ from wirehouse_expectations.shapes import Findings, Invariant, Statements, chang
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
 _SAME_RECORD = """
-          ON files.source = told.source AND files.window_start = told.window_start
-            AND files.capture_id = told.capture_id AND files.record_number = told.record_number
+          ON files.source = logged.source AND files.window_start = logged.window_start
+            AND files.capture_id = logged.capture_id AND files.record_number = logged.record_number
 """
 FILE_IS_TOLD = Invariant(
     name="file_is_told",
@@ -25,14 +25,14 @@ FILE_IS_TOLD = Invariant(
         LEFT JOIN (
           SELECT DISTINCT source, window_start, capture_id, record_number FROM silver.hiero
           WHERE {{windows}} AND row_kind IN ('message', 'quarantine')
-        ) AS told {_SAME_RECORD}
-        WHERE told.record_number IS NULL
+        ) AS logged {_SAME_RECORD}
+        WHERE logged.record_number IS NULL
         UNION ALL
-        SELECT told.source AS source, told.window_start AS window_start, told.record_number AS record_number
+        SELECT logged.source AS source, logged.window_start AS window_start, logged.record_number AS record_number
         FROM (
           SELECT source, window_start, capture_id, record_number FROM silver.hiero
           WHERE {{windows}} AND row_kind = 'message' AND message.kind = 'block_file'
-        ) AS told
+        ) AS logged
         LEFT JOIN (
           SELECT source, window_start, capture_id, record_number FROM bronze.files WHERE {{windows}}
         ) AS files {_SAME_RECORD}

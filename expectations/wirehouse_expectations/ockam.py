@@ -11,7 +11,7 @@ from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 LAG_WITHIN_STREAM = Invariant(
     name="lag_within_stream",
     table="gold.ockam_stream_indexes_history",
-    sentence="No client lags by more messages than its stream has, or stands below what it saved.",
+    sentence="No client lags by more messages than its stream has, and no position is below the saved index.",
     broken="""
         SELECT clients.source AS source, clients.window_start AS window_start, clients.client_id AS client_id,
           clients.stream_address AS stream_address, clients.lag AS lag, streams.indexes AS indexes

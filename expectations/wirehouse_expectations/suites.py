@@ -145,7 +145,7 @@ def invariants_suite(table: str) -> gx.ExpectationSuite:
 
 
 def _suite(name: str, columns: Mapping[str, str], severity: str) -> gx.ExpectationSuite:
-    """`columns` of counts that must all be 0, each with the sentence it stands for."""
+    """A suite: each of `columns`, named with its sentence, is a count that must be 0."""
     import great_expectations as gx
     from great_expectations.expectations.core.expect_column_sum_to_be_between import ExpectColumnSumToBeBetween
     from great_expectations.expectations.metadata_types import FailureSeverity
@@ -161,7 +161,7 @@ def _suite(name: str, columns: Mapping[str, str], severity: str) -> gx.Expectati
 
 
 def place_columns(table: Table) -> list[str]:
-    """Columns that say where a finding in `table` stands: of PLACE and its key, or all of a table of findings."""
+    """Columns that locate a finding in `table`: those of PLACE and of its key, or all of a table of findings."""
     names = [column.name for column in table.columns]
     place = {*names} if _grouped(("finding",)) <= {*names} else _grouped(PLACE) | {*table.key}
     return [name for name in names if name in place - _grouped(NO_PLACE)]
@@ -208,10 +208,10 @@ def invariants_check(
     last: str,
     stale: Mapping[str, Collection[str]] | None = None,
 ) -> CheckResult:
-    """Whether our own `table` holds its invariants in windows `first` to `last`.
+    """Check whether `table` satisfies its invariants in windows `first` to `last`.
 
-    Windows that wait for their job (new captures, other options) are left out: what they lack is not lost. They are
-    `stale`, as `jobs.runner.stale` says (None: it is asked).
+    Windows that wait for their job (new captures, other options) are left out: their rows are only late. They are
+    `stale`, the result of `jobs.runner.stale` (None: it is called here).
     """
     read = reader(lake, spark, table, first, last)
     stale = runner.stale(lake) if stale is None else stale
@@ -269,7 +269,7 @@ _NOTHING_LANDED = "('', '', 0)"
 
 
 def _counts(found: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """One row a source and window and one column a name, from rows (source, window_start, name, broken)."""
+    """A row per source and window and a column per name, from rows (source, window_start, name, broken)."""
     if found.empty:
         return pd.DataFrame({name: [0] for name in names})
     wide = found.pivot_table(index=["source", "window_start"], columns="name", values="broken", aggfunc="sum")

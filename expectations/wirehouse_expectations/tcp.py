@@ -14,7 +14,7 @@ def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
     """
     files = f"""
               UNION ALL
-              SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
+              SELECT source, window_start, COUNT(*) AS landed, 0 AS logged FROM bronze.files
               WHERE {{windows}} AND source IN ({{sources}}) AND {damaged_files}
               GROUP BY source, window_start"""
     return Invariant(
@@ -22,20 +22,20 @@ def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
         table=log,
         sentence="Every landed packet is a segment of a connection, damaged and quarantined, or skipped by name.",
         broken=f"""
-            SELECT source, window_start, SUM(landed) AS landed, SUM(told) AS told
+            SELECT source, window_start, SUM(landed) AS landed, SUM(logged) AS logged
             FROM (
-              SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.segments
+              SELECT source, window_start, COUNT(*) AS landed, 0 AS logged FROM bronze.segments
               WHERE {{windows}} AND source IN ({{sources}}) AND (skip IS NULL OR damaged IS NOT NULL)
               GROUP BY source, window_start{"" if damaged_files is None else files}
               UNION ALL
-              SELECT source, window_start, 0 AS landed, SUM(connection.window_packets) AS told FROM {log}
+              SELECT source, window_start, 0 AS landed, SUM(connection.window_packets) AS logged FROM {log}
               WHERE {{windows}} AND row_kind = 'connection' GROUP BY source, window_start
               UNION ALL
-              SELECT source, window_start, 0 AS landed, COUNT(*) AS told FROM {log}
+              SELECT source, window_start, 0 AS landed, COUNT(*) AS logged FROM {log}
               WHERE {{windows}} AND row_kind = 'quarantine' AND finding.rule = 'capture.file_damaged'
               GROUP BY source, window_start
             ) AS both_sides
-            GROUP BY source, window_start HAVING SUM(landed) <> SUM(told)
+            GROUP BY source, window_start HAVING SUM(landed) <> SUM(logged)
         """,
     )
 
@@ -44,7 +44,7 @@ def connection_is_told(table: str, log: str) -> Invariant:
     """Each connection in `table` is also in `log`, in the same window."""
     return changed_with(
         "connection_is_told",
-        "Each row belongs to a connection that the log tells of in the same window.",
+        "Each row belongs to a connection with a row in the log in the same window.",
         table,
         of=log,
         key=("connection_id",),
@@ -79,7 +79,7 @@ def row_has_its_content(
     return Invariant(
         name="row_has_its_content",
         table=log,
-        sentence="A row has what its kind says, and nothing else.",
+        sentence="A row has the content of its kind, and nothing else.",
         broken=f"""
             SELECT source, window_start, connection_id, row_kind FROM {log}
             WHERE {{windows}} AND NOT ({whole} OR row_kind IN ({others}))

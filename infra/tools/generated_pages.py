@@ -28,8 +28,8 @@ _SIGNS = re.compile(r"\W+")
 #: What each layer of tables is.
 LAYERS = {
     "bronze": "Landed records, typed, nothing judged.",
-    "silver": "What was said: every decoded message, and the bytes that could not be decoded.",
-    "gold": "What it means: the state that follows from what was said, and the rules that were broken.",
+    "silver": "What was sent: every decoded message, and the bytes that could not be decoded.",
+    "gold": "What it means: the state that follows from what was sent, and the rules that were broken.",
 }
 #: What a severity stands for in a specification.
 SEVERITIES = {

@@ -1,13 +1,15 @@
 """Runs the commands of README's tour and writes what they print below them (`python -m infra.tools.readme_tour`).
 
 In the tour's part of the page, a `console` block has lines `$ COMMAND` and what each printed; a `toml` block is the
-configuration. Everything runs in one fresh folder. Progress, on standard error, is left out.
+configuration. A command continues on the next line while a quote is open. Everything runs in one fresh folder.
+Progress, on standard error, is left out.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -41,8 +43,27 @@ def printed(block: re.Match[str], folder: Path) -> str:
     if block["kind"] == "toml":
         (folder / "wirehouse.toml").write_text(block["body"])
         return block[0]
-    commands = [line for line in block["body"].splitlines() if line.startswith("$ ")]
-    return block["fence"] + "".join(f"{line}\n{_output(line.removeprefix('$ '), folder)}" for line in commands)
+    return block["fence"] + "".join(f"$ {each}\n{_output(each, folder)}" for each in commands(block["body"]))
+
+
+def commands(body: str) -> Iterator[str]:
+    """The commands of a `console` block."""
+    lines = iter(body.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line.removeprefix("$ ")
+            while _is_open(command):
+                command += f"\n{next(lines)}"
+            yield command
+
+
+def _is_open(command: str) -> bool:
+    """Whether a quote of `command` isn't closed."""
+    try:
+        shlex.split(command, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 def _output(command: str, folder: Path) -> str:

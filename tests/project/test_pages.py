@@ -12,9 +12,13 @@ import pytest
 
 from infra.tools import generated_pages, readme_tour
 from wirehouse_orchestration.cli import command as cli
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
 ROOT = generated_pages.FOLDER.parent
-PAGES = {path.name: path.read_text() for path in (readme_tour.README, *sorted(generated_pages.FOLDER.glob("*.md")))}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (readme_tour.README, *sorted(generated_pages.FOLDER.rglob("*.md")))
+}
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 #: Blocks that begin with a capture which is at hand, or is simulated there and then.
 SHOWN = {
@@ -29,6 +33,7 @@ SHOWN = {
 #: What runs commands that need a capture, a server, a terminal or a browser, or go on until they are stopped. They are
 #: run as the page says here, in README's tour or with the demo lake, or by a test of their own with other values.
 RUN_BY = {
+    "backfill": "orchestration/cli/test_command.py",
     "dashboard": "orchestration/dashboards/test_dashboards.py",
     "forget": "orchestration/cli/test_command.py",
     "infra": "orchestration/infra/test_postgres.py",
@@ -46,9 +51,7 @@ RUN_BY = {
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Page and words of each command in a console block, pipes taken apart."""
     for page, text in PAGES.items():
-        lines = [
-            line[2:] for block in readme_tour.blocks(text) for line in block["body"].splitlines() if line[:2] == "$ "
-        ]
+        lines = [line for block in readme_tour.blocks(text) for line in readme_tour.commands(block["body"])]
         for line in lines:
             words = shlex.shlex(line, posix=True, punctuation_chars="|&;")
             words.whitespace_split = True
@@ -107,3 +110,17 @@ def test_every_command_that_is_named_is_one() -> None:
 def test_what_is_shown_of_a_capture_is_printed(shown: str, tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     assert readme_tour.printed(SHOWN[shown], tmp_path) == SHOWN[shown][0]
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    page = (generated_pages.FOLDER / "CONTRIBUTING.md").read_text()
+    roots = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = {path for path in re.findall(r"`([a-z]+/[\w./-]+)`", page) if path.split("/")[0] in roots}
+    assert len(named) > 40
+    placeholders = re.compile("PROTOCOL|NAME|PRODUCER")
+    missing = {path for path in named if not placeholders.search(path) and not (ROOT / path).exists()}
+    of_protocols = {path for path in named if "PROTOCOL" in path and not placeholders.sub("", path).endswith("/.yaml")}
+    missing |= {
+        path for path in of_protocols for name in PROTOCOLS if not (ROOT / placeholders.sub(name, path)).exists()
+    }
+    assert missing == set()

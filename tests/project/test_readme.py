@@ -53,3 +53,8 @@ $ no
 def test_a_command_that_fails_is_told() -> None:
     with pytest.raises(readme_tour.TourError, match="exit code 3"):
         readme_tour.written("<!-- tour -->\n```console\n$ exit 3\n```\n<!-- end of tour -->")
+
+
+def test_a_command_goes_on_while_a_quote_is_open() -> None:
+    body = "$ true  # it's a comment\n$ echo 'one\n  two' | cat\none\n"
+    assert list(readme_tour.commands(body)) == ["true  # it's a comment", "echo 'one\n  two' | cat"]

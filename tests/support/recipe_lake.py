@@ -1,23 +1,30 @@
-"""A small lake written without Spark, with something for each of the recipes to find, and what they find."""
+"""A small lake written without Spark, with something for most statements of the docs to find, and what they find.
+
+The statements are those of the recipes and of the how-to guides.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from infra.tools import generated_pages, readme_tour
 from wirehouse_orchestration.terminal.render import plain
 from wirehouse_pipelines.delta import arrow_types
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.tables import all_tables
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "recipes.md"
-_RECIPE: Final = re.compile(r"^### (\d+)\. [^\n]+$.*?^```sql\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+GUIDES: Final = generated_pages.FOLDER / "how-to"
+PAGES: Final = (generated_pages.FOLDER / "recipes.md", *sorted(GUIDES.glob("*.md")))
+_BLOCK: Final = re.compile(r"^```(sql|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+#: A condition by which a guide selects a source of the demo.
+_SOURCE: Final = re.compile(r"\bsource (=|LIKE) '[^']*'")
 _DAY: Final = "2026-11-14"
 _ID: Final = b"\7" * 16
 _HASH: Final = b"\1" * 32
@@ -31,6 +38,10 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
     "bronze.captures": [
         {"path": "a", "status": "landed", "records": 7, "size_bytes": 100, "unreadable_records": 0, "landed_at_ns": 5},
         {"path": "b", "status": "rejected", "reason": "no capture", "records": 0, "size_bytes": 9, "landed_at_ns": 6},
+    ],
+    "bronze.segments": [
+        {"capture_id": _HASH, "record_number": 0},
+        {"capture_id": _HASH, "record_number": 1, "skip": "port_not_claimed"},
     ],
     "bronze.findings": [{"protocol": "wallaroo", "rule": "capture.time_suspect", "severity": "note"}],
     "silver.wallaroo": [
@@ -77,7 +88,13 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
     "gold.cardinal_reorgs_history": [{"capture_id": _HASH, "record_number": 4, "depth": 3, "announced": False}],
     "gold.cardinal_chain_history": [
         {"number": Decimal(8), "block_hash": _HASH, "valid_from_ns": _NOON},
-        {"number": Decimal(7), "block_hash": _OTHER, "valid_from_ns": _NOON - 9, "valid_to_ns": _NOON},
+        {
+            "number": Decimal(7),
+            "block_hash": _OTHER,
+            "canonical": True,
+            "valid_from_ns": _NOON - 9,
+            "valid_to_ns": _NOON,
+        },
     ],
     "gold.ockam_stream_indexes_history": [
         {
@@ -86,7 +103,7 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "partition": Decimal(0),
             "position": Decimal(5),
             "latest": Decimal(11),
-            "lag": 7,
+            "lag": 70,
             "redelivered": 1,
         }
     ],
@@ -124,7 +141,11 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "legal": False,
             "rule": "hiero.x",
         },
-        {"call": "k", "byte_end": 19, "legal": True},
+        {"call": "k", "byte_end": 19, "publisher": "p", "expected": "behind", "actual": "behind", "legal": True},
+    ],
+    "gold.hiero_publisher_sessions_history": [
+        {"call": "k", "node": "n", "publisher": "p", "failed": True, "acknowledged": 0},
+        {"call": "l", "node": "n", "publisher": "p", "failed": False, "acknowledged": 3},
     ],
     "gold.hiero_blocks_history": [
         {
@@ -147,9 +168,26 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "ended_at_ns": _NOON,
         }
     ],
-    "gold.wallaroo_sessions_history": [{"connection_id": _ID, "program_name": "feeds", "instance_name": "one"}],
+    "gold.wallaroo_sessions_history": [
+        {
+            "connection_id": _ID,
+            "program_name": "feeds",
+            "instance_name": "one",
+            "state": "error",
+            "ended": "closed",
+            "error_by": "server",
+            "failed": True,
+        }
+    ],
     "gold.wallaroo_credits": [
-        {"connection_id": _ID, "overdrawn": 2, "zero_at_ns": _NOON},
+        {
+            "connection_id": _ID,
+            "granted": 9,
+            "spent": 11,
+            "overdrawn": 2,
+            "zero_at_ns": _NOON,
+            "arrived_at_ns": _NOON + 3 * _MS,
+        },
         {"connection_id": _ID, "overdrawn": 0},
     ],
     "gold.wallaroo_stream_progress_history": [
@@ -161,7 +199,7 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "last_sent": Decimal(90),
             "last_acked": Decimal(80),
             "resume_point": Decimal(70),
-            "replayed": 20,
+            "replayed": 320,
         }
     ],
     "gold.bamboo_logs_history": [
@@ -175,6 +213,24 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "forked_at": Decimal(7),
         }
     ],
+    "gold.bamboo_forks_history": [
+        {
+            "author": _HASH,
+            "log_id": Decimal(0),
+            "position": Decimal(7),
+            "proof": "entries",
+            "first_length": Decimal(9),
+            "second_length": Decimal(8),
+            "first_served_by": ["a"],
+            "second_served_by": ["b"],
+            "first_data": b"\xaa",
+            "second_data": b"\xbb",
+        }
+    ],
+    "gold.bamboo_entries_history": [
+        {"entry_id": _HASH, "log_id": Decimal(0), "seq": Decimal(7), "verdict": "valid", "payload_size": Decimal(5)},
+        {"entry_id": _OTHER, "log_id": Decimal(0), "seq": Decimal(7), "verdict": "invalid", "reason": "fork"},
+    ],
     "gold.bamboo_proposals_history": [
         {
             "connection_id": _ID,
@@ -187,37 +243,73 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
     ],
 }
 
-#: What each recipe answers, by its number, as in the output of JSON.
-ANSWERS: Final[Mapping[int, list[list[Any]]]] = {
-    1: [["net", 2, 7, 109, None, 6]],
-    2: [["net", "b", "rejected", None, "no capture"]],
-    3: [["wallaroo", "net", "10.0.0.1", "10.0.0.2", 7100, 30, 0]],
-    4: [["wallaroo", "reset", 1]],
-    5: [
+#: What each statement answers, by page and number on it, as in the output of JSON.
+ANSWERS: Final[Mapping[str, list[list[Any]]]] = {
+    "recipes 1": [["net", 1, 40, 40, 2]],
+    "recipes 2": [["net", 3, False, 1]],
+    "recipes 3": [["net", 8, _HASH.hex()]],
+    "recipes 4": [["net", "tss", 1, 50, 8, 8]],
+    "recipes 5": [["net", "cancelled", 1, 1, 90, 30]],
+    "add-a-source 1": [["net", 2, 7, 109, None, 6]],
+    "add-a-source 2": [["net", "b", "rejected", None, "no capture"]],
+    "add-a-source 3": [["net", "port_not_claimed", 1]],
+    "alert-on-violations 1": [
         ["wallaroo", "wallaroo.credits_overdrawn", "violation", 1, 1, _DAY],
         ["wallaroo", "capture.time_suspect", "note", 1, 1, _DAY],
     ],
-    6: [["wallaroo", "wallaroo.oversize_frame", "too long", 1, _DAY]],
-    7: [["net", 9, _OTHER.hex(), "incomplete", [{"name": "state/", "messages": 2, "what": "messages"}]]],
-    8: [["net", 1, 40, 40, 2]],
-    9: [["net", 3, False, 1]],
-    10: [["net", 8, _HASH.hex()]],
-    11: [["net", "c", "s", 0, 5, 11, 7, 1]],
-    12: [["net", "c", "s", "server_gap", 2, 3, 2]],
-    13: [["net", "a1", 1, 3, 5, 10]],
-    14: [["net", "n", "p", 9, 4, "behind", "accepted", "hiero.x"]],
-    15: [["net", "tss", 1, 50, 8, 8]],
-    16: [["net", "n", 8, 7, "done", _NOON]],
-    17: [["net", "feeds", "one", 1, 2]],
-    18: [["net", "feeds", "one", "s", 90, 80, 70, 20]],
-    19: [["net", _HASH.hex(), 0, 6, 9, 2, 1, 7]],
-    20: [["net", "cancelled", 1, 1, 90, 30]],
+    "alert-on-violations 2": [["net", "wallaroo.credits_overdrawn", 1, "none was left"]],
+    "bamboo-forked-log 1": [["net", 0, 6, 9, 2, 1, 7]],
+    "bamboo-forked-log 2": [[0, 7, "entries", 9, 8, ["a"], ["b"]]],
+    "bamboo-forked-log 3": [[_HASH.hex(), 0, 7, "aa", "bb"]],
+    "bamboo-forked-log 4": [[0, 7, "invalid", "fork", None]],
+    "cardinal-chain-stalls 1": [["net", 7, 8]],
+    "cardinal-chain-stalls 2": [["net", 9, "incomplete", [{"name": "state/", "messages": 2, "what": "messages"}]]],
+    "cardinal-chain-stalls 3": [],
+    "cut-captures 1": [["wallaroo", "net", "10.0.0.1", "10.0.0.2", 7100, 30, 0]],
+    "cut-captures 2": [["wallaroo", None, "reset", None, 1]],
+    "cut-captures 3": [["wallaroo", "reset", 1]],
+    "cut-captures 4": [["wallaroo", "wallaroo.oversize_frame", "too long", 1, _DAY]],
+    "erase-a-capture 1": [[None, "net", "a"], [None, "net", "b"]],
+    "export-bytes 1": [["wallaroo.credits_overdrawn", "none was left"]],
+    "hiero-publisher-backs-off 1": [["p", "n", 2, 1, 3]],
+    "hiero-publisher-backs-off 2": [["p", None, "behind", "behind", True]],
+    "hiero-publisher-backs-off 3": [["net", "n", "p", 9, 4, "behind", "accepted", "hiero.x"]],
+    "hiero-publisher-backs-off 4": [["n", 8, 7, "done", _NOON]],
+    "hiero-publisher-backs-off 5": [],
+    "ockam-consumer-lags 1": [["net", "c", "s", 0, 5, 11, 70, None]],
+    "ockam-consumer-lags 2": [["net", "c", "s", "server_gap", 2, 3, 2]],
+    "ockam-consumer-lags 3": [["net", "a1", 1, 5, 10]],
+    "wallaroo-no-credit 1": [["net", "feeds", "one", 1, 2]],
+    "wallaroo-no-credit 2": [[9, 11, 3000]],
+    "wallaroo-no-credit 3": [["feeds", "one", "s", 90, 80, 70, 320]],
+    "wallaroo-no-credit 4": [["one", "error", "closed", None, "server", True]],
+    "wallaroo-no-credit 5": [["wallaroo.credits_overdrawn", "violation", "none was left"]],
 }
 
 
-def recipes() -> dict[int, str]:
-    """The statements of the page by their numbers."""
-    return {int(found[1]): found[2] for found in _RECIPE.finditer(PAGE.read_text())}
+def recipes() -> dict[str, str]:
+    """The statements of the pages, by page and number on it."""
+    return {
+        f"{page.stem} {number}": text
+        for page in PAGES
+        for number, text in enumerate(_statements(page.read_text()), start=1)
+    }
+
+
+def here(statement: str) -> str:
+    """The statement about this lake, which has one source."""
+    return _SOURCE.sub("source = 'net'", statement)
+
+
+def _statements(page: str) -> Iterator[str]:
+    for kind, body in _BLOCK.findall(page):
+        if kind == "sql":
+            yield body
+            continue
+        for command in readme_tour.commands(body):
+            match shlex.split(command):
+                case ["wirehouse", "sql", *_, statement]:
+                    yield statement
 
 
 def statements(name: str) -> tuple[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -87,12 +88,22 @@ def test_check_tells_a_stale_page_and_writing_mends_it(
 
 def test_the_site_has_every_page_and_no_link_leaves_it() -> None:
     navigation = tomllib.loads((generated_pages.FOLDER.parent / "zensical.toml").read_text())["project"]["nav"]
-    entries = [entry for section in navigation for entry in section.values()]
-    listed = [page for entry in entries for page in ([entry] if isinstance(entry, str) else entry)]
-    pages = {path.name: path.read_text() for path in generated_pages.FOLDER.glob("*.md")}
-    assert sorted(listed) == sorted(pages)
-    # The build itself, in `make check`, holds links between pages.
-    assert [name for name, page in pages.items() if "](../" in page or "](/" in page] == []
+    folder = generated_pages.FOLDER
+    pages = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
+    assert sorted(_pages_of(navigation)) == sorted(pages)
+    # The build itself, in `make check`, checks links between pages.
+    up = {name: "](" + "../" * (name.count("/") + 1) for name in pages}
+    assert [name for name, page in pages.items() if up[name] in page or "](/" in page] == []
+
+
+def _pages_of(navigation: Any) -> Iterator[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        parts = navigation.values() if isinstance(navigation, dict) else navigation
+        for part in parts:
+            yield from _pages_of(part)
 
 
 def test_an_input_that_many_states_share_is_drawn_once() -> None:

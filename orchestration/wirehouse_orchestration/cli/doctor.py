@@ -33,7 +33,7 @@ OLDEST_PYTHON = (3, 11)
 LEAST_FREE_BYTES = 2 << 30
 #: Of the JVM and of Python's workers beside it.
 LEAST_MEMORY_BYTES = 4 << 30
-#: Ports that commands take if no other is said.
+#: The default ports of commands.
 PORTS = {
     ports.UI: "`wirehouse ui` takes a free one instead",
     ports.DASHBOARD: "`wirehouse dashboard` takes a free one instead",

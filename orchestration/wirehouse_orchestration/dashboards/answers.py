@@ -110,7 +110,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A row behind a chart, and how to get to its bytes."""
+    """A row behind a chart, and the key that leads to its bytes."""
 
     cells: Mapping[str, Any]
     table: str
@@ -142,7 +142,7 @@ def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
 
 
 def _first(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many the chart's SQL asks for at most, if there are so many: rows, or places of them."""
+    """The LIMIT of the chart's SQL, if the answer reached it."""
     if (limit := _LIMIT.search(chart.sql)) is None or not chart.y:
         return None
     most = int(limit[1])
@@ -165,7 +165,7 @@ def evidence(
 
 
 def _is(name: str, value: str) -> str:
-    """The column has the value, which a browser wrote: it writes 2.0 as 2, and null as nothing."""
+    """SQL: the column has this value, as a browser writes it: 2.0 as 2, and null as the empty string."""
     same = f"COALESCE(CAST(`{name}` AS STRING), '') = {_quoted(value)}"
     return f"({same} OR TRY_CAST(`{name}` AS DOUBLE) = {value})" if _NUMBER.fullmatch(value) else same
 
@@ -176,7 +176,7 @@ def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
 
 
 def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
-    """`text`, SQL of the chart, written out so that `wirehouse sql` runs it too."""
+    """The SQL `text` of the chart, with its placeholders replaced, so that `wirehouse sql` runs it too."""
     words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
@@ -185,7 +185,7 @@ def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
 
 
 def _until(name: str, last: str) -> str:
-    """The table or view as it stood at the end of window `last`: an entity is its newest row till then."""
+    """The table or view at the end of window `last`. An entity is its newest row up to then."""
     table = all_tables().get(name)
     if table and table.entity:
         return f"(SELECT * FROM {name} WHERE window_start <= {_quoted(last)})"
@@ -228,7 +228,7 @@ def _asked(lake: Lake, written_out: Callable[[], str], most: int) -> Answer:
 
 
 def is_empty(chart: Chart, found: Answer) -> bool:
-    """There is nothing to show, and no error: no rows, or one of numbers that are all 0."""
+    """Whether there is nothing to show, without an error: no rows, or one row of zeros."""
     if found.error is not None:
         return False
     if chart.type == "numbers":
@@ -248,7 +248,7 @@ def sources(lake: Lake) -> list[str]:
 
 
 def silent(lake: Lake) -> list[str]:
-    """The configured sources from which nothing has landed; none if that can't be asked, which charts say."""
+    """The configured sources without landed data. Empty if landing can't be read; charts then report the error."""
     found = _asked(lake, lambda: "SELECT DISTINCT source FROM bronze.captures WHERE status <> 'rejected'", MOST_DRAWN)
     landed = {row["source"] for row in found.rows}
     return [source.name for source in lake.sources if source.name not in landed and found.error is None]

@@ -37,7 +37,7 @@ Query = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True, pa
 
 
 class BoardError(WirehouseError):
-    """A file of infra/dashboards is not what it has to be."""
+    """A file of infra/dashboards is invalid."""
 
     template = "{file}: {place}: {reason}"
 
@@ -59,12 +59,12 @@ class Value(_Strict):
 
     @property
     def label(self) -> str:
-        """Its title and unit."""
+        """The title with the unit."""
         return f"{self.title} ({self.unit})" if self.unit and self.unit not in self.title.lower() else self.title
 
 
 class Rows(_Strict):
-    """The rows that a chart is made of."""
+    """The query for the rows behind a chart."""
 
     table: Text
     columns: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
@@ -73,7 +73,7 @@ class Rows(_Strict):
 
     @property
     def names(self) -> list[str]:
-        """What the columns are called in the answer."""
+        """The names of the columns in the answer."""
         return [column.rpartition(" AS ")[2].strip("`") for column in self.columns]
 
     @property
@@ -116,7 +116,7 @@ class Chart(_Strict):
 
     @property
     def drawn(self) -> bool:
-        """It has axes; else it is numbers or a table."""
+        """Whether it has axes; otherwise it shows numbers or a table."""
         return not self.values
 
     @property
@@ -165,7 +165,7 @@ class Board(_Strict):
 
 
 def load(path: Path) -> Board:
-    """The board in the file. Raises BoardError."""
+    """Read the board in a file. Raises BoardError."""
     try:
         raw = yaml.safe_load(path.read_text())
         return Board(**raw, name=path.stem)
@@ -196,6 +196,6 @@ _SAME = {"up_to_ms": "CASE WHEN {0} - {1} <= 1000000 THEN 1 ELSE POWER(2, CEIL(L
 
 
 def written(sql: str, words: Mapping[str, str]) -> str:
-    """`sql` with its words written out; of `words` those that have columns have {} for each."""
+    """`sql` with its placeholders replaced. Words with arguments have {} for each."""
     known = _SAME | dict(words)
     return _WORDS.sub(lambda found: known[found[1]] if found[1] else known[found[2]].format(*found[3].split(",")), sql)

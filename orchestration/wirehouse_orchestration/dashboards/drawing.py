@@ -1,4 +1,4 @@
-"""Pictures of answers: a chart and its rows as a Vega-Lite drawing, in the browser or as SVG.
+"""Draws answers: a chart and its rows as a Vega-Lite drawing, in the browser or as SVG.
 
 The libraries come from the package vl-convert-python, which carries them: nothing is fetched.
 """
@@ -74,7 +74,7 @@ _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", 
 
 
 def spec(chart: Chart, rows: Rows) -> Spec:
-    """The drawing of `rows`, as wide as where it is put; its data are the rows as they are."""
+    """The Vega-Lite drawing of `rows`. It is as wide as its container and has the rows as its data."""
     assert chart.x
     assert chart.y
     lies = chart.type == "heat" or (chart.type == "bar" and chart.y.unit is None)
@@ -99,7 +99,7 @@ def spec(chart: Chart, rows: Rows) -> Spec:
 
 
 def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: bool = False) -> Spec:
-    """An axis; its title stands `above` labels that may be long."""
+    """An axis. Its title is `above` it if labels may be long."""
     axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS, "tickCount": TICKS}
     if above:
         axis |= {"titleAngle": 0, "titleAlign": "right", "titleAnchor": "start", "titleX": -6, "titleY": -8}
@@ -125,7 +125,7 @@ def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: 
 
 
 def _days(value: Value, rows: Rows) -> str:
-    """The days that moments lie in, to stand behind a title: ticks are of a day."""
+    """The days of the times, as a suffix of a title, because ticks show only the time of day."""
     times = [row[value.field] for row in rows if row[value.field] is not None]
     days = dict.fromkeys(f"{datetime.fromtimestamp(at(times) / 1e9, UTC):%Y-%m-%d}" for at in (min, max) if times)
     return f", {' to '.join(days)}" if days else ""
@@ -175,7 +175,7 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
 
 
 def config(theme: str) -> Spec:
-    """How drawings look on a light or a dark ground."""
+    """The theme of drawings on a light or dark background."""
     ink, faint, line = _INKS[theme]
     font = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
     return {
@@ -200,7 +200,7 @@ def config(theme: str) -> Spec:
 
 
 def svg(chart: Chart, rows: Rows) -> str:
-    """The drawing as SVG on a light ground."""
+    """The drawing as SVG on a light background."""
     # XML has no control characters: at one of them the renderer would abort.
     shown = [
         {name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows

@@ -46,7 +46,7 @@ class _OfLake(Collector):
         yield from _last_run(self._lake)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: the registry would ask the lake to find out the names."""
+        """Return nothing. Otherwise the registry would read the lake to find the names."""
         return iter(())
 
 
@@ -107,7 +107,7 @@ def _findings(lake: Lake) -> GaugeMetricFamily:
 
 
 def _last_run(lake: Lake) -> Iterator[GaugeMetricFamily]:
-    """How the run that ended last went; nothing if none has ended."""
+    """The result of the last run that ended; nothing if none has."""
     with shared_instance(lake) as instance:
         records = instance.get_run_records(RunsFilter(statuses=list(_ENDED)), limit=1, order_by="end_time")
     if not records or (end := records[0].end_time) is None:

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from wirehouse_orchestration.dashboards.boards import Value
 from wirehouse_orchestration.terminal.render import terminal
 
-#: Characters of a cell that are shown; all of them stand in its title.
+#: Maximum number of characters shown of a cell; its title has all of them.
 CELL: Final = 120
 #: The same of hashes and keys.
 HASH: Final = 20
@@ -37,7 +37,7 @@ def _environment() -> jinja2.Environment:
 
 
 def page(template: str, **given: Any) -> str:
-    """The template filled in."""
+    """Render a template."""
     return _environment().get_template(template).render(given)
 
 
@@ -47,7 +47,7 @@ def asset(name: str) -> str:
 
 
 def measured(value: Any, what: Value) -> str:
-    """A number in words: `12,345`, `1.5 MiB`; a dash for none."""
+    """A number as text: `12,345`, `1.5 MiB`; a dash for null."""
     if value is None:
         return "–"
     if what.unit == "bytes":
@@ -66,7 +66,7 @@ def _size(value: float) -> str:
 
 
 def cell(value: Any, name: str) -> Markup:
-    """A value of a table: times as moments, long text cut, with all of it as its title."""
+    """A table cell: nanoseconds as dates, long text cut, with the whole text as its title."""
     text = _moment(value) if name.endswith("_ns") and isinstance(value, int) and value > 10**15 else _text(value)
     most = HASH if _HEX.fullmatch(text) else CELL
     if len(text) <= most:
@@ -91,7 +91,7 @@ def _moment(ns: int) -> str:
 
 
 def code(text: str) -> Markup:
-    """Words in `backticks` as code."""
+    """Show text in `backticks` as code."""
     parts = text.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)

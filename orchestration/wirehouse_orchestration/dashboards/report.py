@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The page, and what it lacks."""
+    """The page, and what could not be read."""
 
     page: str
     #: Charts that couldn't be asked, and `findings`, each with the reason.
@@ -114,7 +114,7 @@ def _chart(lake: Lake, chart: Chart, span: Span) -> Shown:
 
 
 def _findings(lake: Lake, span: Span) -> tuple[list[Finding], str | None]:
-    """The broken rules, and why they couldn't be asked for if so."""
+    """The broken rules, or the error why they can't be read."""
     chart, known = boards()[FIRST].chart(FINDINGS), all_rules()
     worst = [str(severity) for severity in Severity]
     found = answers.answer(lake, chart.model_copy(update={"sql": BROKEN}), span)

@@ -40,7 +40,7 @@ _TYPES: Final = {"css": "text/css", "js": "text/javascript"}
 
 
 def application(lake: Lake) -> Starlette:
-    """The page of `lake`."""
+    """The web application for `lake`."""
     shown = _Shown(lake)
     routes = [
         Route("/", lambda request: RedirectResponse(f"/board/{FIRST}")),
@@ -65,7 +65,7 @@ async def _guarded(request: Request, go_on: Callable[[Request], Awaitable[Respon
 
 
 class _Shown:
-    """What is answered about one lake. Functions that aren't async run in threads."""
+    """The request handlers for one lake. Functions that aren't async run in threads."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -148,7 +148,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    """What nobody thought of. It doesn't come past `_guarded`; its traceback goes to the terminal."""
+    """Handle an unexpected error, which `_guarded` doesn't catch. Its traceback is printed to the terminal."""
     reason = f"{type(error).__name__}: {error} (the terminal of `wirehouse dashboard` says where)"
     return HTMLResponse(pages.page("error.html", reason=reason), 500, _HEADERS)
 
@@ -159,12 +159,12 @@ def _missing(request: Request, error: Exception) -> Response:
 
 
 def serve(lake: Lake, port: int | None, say: Callable[[str], None]) -> None:
-    """Serve the page until SIGINT or SIGTERM. Raises PortTakenError."""
+    """Serve the boards until SIGINT or SIGTERM. Raises PortTakenError."""
     app = application(lake)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with taken(port, DASHBOARD) as listening:
-            # Who opens the page as soon as it is said is kept waiting, not refused.
+            # Whoever opens the page as soon as its address is printed waits, and isn't refused.
             listening.listen()
             say(f"the dashboard is at {address(listening)} (stop with Ctrl-C)")
             uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
@@ -175,5 +175,5 @@ def serve(lake: Lake, port: int | None, say: Callable[[str], None]) -> None:
 
 
 def address(listening: socket.socket) -> str:
-    """The URL of the page that is served there."""
+    """The URL of the boards at a socket."""
     return f"http://{HOST}:{listening.getsockname()[1]}/"

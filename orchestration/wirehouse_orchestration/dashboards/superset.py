@@ -29,7 +29,7 @@ WORDS: Final = {
     "step": str(60 * 10**9),
     "now_ns": "(unix_timestamp() * 1000000000)",
     "hex": "LOWER(HEX({}))",
-    # Superset writes every statement anew as Hive's SQL, in which a MEDIAN becomes what Spark doesn't take.
+    # Superset rewrites each statement as Hive's SQL, and then MEDIAN isn't valid in Spark.
     "median": "PERCENTILE({}, 0.5)",
 }
 #: Columns that a dashboard is filtered by, and what they are called.
@@ -61,7 +61,7 @@ Config = dict[str, Any]
 
 
 def bundle(uri: str) -> Iterator[tuple[str, Config]]:
-    """Names of files and what is in them, for the tables served at the SQLAlchemy URI."""
+    """The files of the bundle, by name, for the tables served at the SQLAlchemy URI."""
     yield "metadata.yaml", {"version": "1.0.0", "timestamp": "2026-01-01T00:00:00+00:00"}
     database = _id("database")
     yield (
@@ -96,7 +96,7 @@ def write(folder: Path, uri: str) -> None:
 
 
 def sql(chart: Chart, words: Mapping[str, str] = WORDS) -> str:
-    """The chart's SQL as Spark takes it; moments are timestamps there."""
+    """The chart's SQL in Spark's dialect, with times as timestamps."""
     text = written(chart.sql, words)
     times = [value.field for value in chart.shown if value.kind == "time"]
     if not times:
@@ -107,7 +107,7 @@ def sql(chart: Chart, words: Mapping[str, str] = WORDS) -> str:
 
 
 def aggregate(chart: Chart) -> str:
-    """What becomes of rows in one place of a drawing, where Superset has one number: of marks the highest is shown."""
+    """How rows at one position of a drawing are aggregated, where Superset needs one number: the maximum for marks."""
     return "SUM" if chart.type in ("bar", "heat") else "MAX"
 
 
@@ -171,7 +171,7 @@ def _chart(name: str, chart: Chart) -> Config:
 
 
 def _description(chart: Chart) -> str:
-    """What it says if it is empty, and how to go on from the chart to its rows and their bytes."""
+    """What the chart shows if it is empty, and how to get to its rows and their bytes."""
     key = ",".join(f"{name}=..." for name in chart.rows.key)
     return "\n\n".join(
         (
@@ -247,7 +247,7 @@ def _dashboard(board: Board) -> Config:
 
 
 def _filter(board: Board, column: str, title: str) -> Config:
-    """A filter of all charts of the board."""
+    """A filter that applies to all charts of the board."""
     return {
         "id": f"NATIVE_FILTER-{board.name}-{column}",
         "name": title,
@@ -262,7 +262,7 @@ def _filter(board: Board, column: str, title: str) -> Config:
 
 
 def _position(board: Board) -> Config:
-    """Two charts a row; numbers and tables have one for themselves."""
+    """Lay out two charts per row; numbers and tables get a row each."""
     position: Config = {
         "DASHBOARD_VERSION_KEY": "v2",
         "ROOT_ID": {"type": "ROOT", "id": "ROOT_ID", "children": ["GRID_ID"]},

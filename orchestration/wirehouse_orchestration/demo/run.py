@@ -31,7 +31,7 @@ from wirehouse_pipelines.landing import landing
 from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.tables import all_tables
 
-#: The day of the oldest capture: what tells no time of its own belongs to the first window.
+#: The day of the oldest capture. Captures without times belong to the first window.
 START = "2023-11-14"
 _FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
 #: Ends of lines that stay on the terminal when the step goes on.
@@ -41,14 +41,14 @@ ROWS = 12
 
 
 class FolderTakenError(UsageError):
-    """The demo's folder holds something else."""
+    """The folder doesn't hold a demo's lake."""
 
     template = "{folder} is not a demo's lake, so it is not replaced: move it away, or name another folder"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the closing page: what a query found, a line a row."""
+    """A part of the closing page: the rows of a query."""
 
     title: str
     statement: str
@@ -61,14 +61,14 @@ class Part:
 
 
 class Story:
-    """Tells what goes on, on standard error: a line with its time for each step that is done."""
+    """Prints progress to standard error: a line with its duration for each finished step."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
-        """A step; what it yields takes lines on how the step goes."""
+        """A step. It yields a function that prints its progress."""
         started = time.monotonic()
         with self._console.status(Text(title)) as status:
 
@@ -133,7 +133,7 @@ def _keys(source: Source, path: str) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """`value` on one line. Texts of JSON are texts of TOML."""
+    """`value` as TOML on one line. A JSON string is also a TOML string."""
     match value:
         case Mapping():
             return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
@@ -143,14 +143,14 @@ def _toml(value: Any) -> str:
 
 
 def land_all(lake: Lake, say: Callable[[str], None]) -> int:
-    """Land every source and tell Dagster so; the records landed."""
+    """Land all sources and report them to Dagster. Returns the number of landed records."""
     new = [manifest for source in lake.sources for manifest in landing.land(lake, source, progress=say)]
     tell(lake, new)
     return sum(manifest.records for manifest in new)
 
 
 def page(out: Console, lake: Lake, file: Path, seconds: float) -> None:
-    """What came of it: rows per table, what each protocol has to tell, rules broken, and how to go on."""
+    """Print the results: rows per table, a part for each protocol, broken rules, and what to do next."""
     out.print(_heading(f"What came of it, after {seconds:.0f} s"), _tables(lake))
     for part in [*(part for module in _modules() for part in module.PARTS), RULES_BROKEN]:
         out.print(*_part(lake, part))
@@ -165,7 +165,7 @@ def page(out: Console, lake: Lake, file: Path, seconds: float) -> None:
 
 
 def _to_copy(out: Console, command: str) -> None:
-    """A command as it can be pasted: never cut or filled with blanks."""
+    """A command to paste: never cut or padded."""
     out.print(Text(command, "cyan"), soft_wrap=True)
 
 

@@ -54,7 +54,7 @@ class Said:
     listed: list[Span] = field(default_factory=list)
 
     def read(self, spans: Iterable[Span]) -> None:
-        """Go through the spans."""
+        """Iterate over the spans."""
         for _ in spans:
             pass
 
@@ -91,7 +91,7 @@ class Said:
         return span
 
     def _take(self, start: int, data: bytes) -> None:
-        """Note bytes that came to be read."""
+        """Record that bytes became readable."""
         piece = data[max(self.byte_start - start, 0) : max(self.byte_end - start, 0)]
         self.there += len(piece)
         self.shown += piece[: self.most_shown - len(self.shown)]

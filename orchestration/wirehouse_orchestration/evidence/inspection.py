@@ -80,7 +80,7 @@ _APART: Final = frozenset(
     {"record_number", "connection_id", "direction", "byte_start", "byte_end"}
     | {"capture_id", "protocol", "ts_ns", "arrived_at_ns", "kind", "rule", "severity", "skip"}
 )
-#: Columns of a connection that its ends are told from, and which would say the same again.
+#: Columns of a connection that are shown as its endpoints, and aren't repeated.
 _ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
 _TOLD_BY_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
 
@@ -345,7 +345,7 @@ def _landed(capture: Capture, clock: Clock, capture_id: bytes, schema: pa.Schema
 
 
 class _Shown:
-    """The first rows of a capture as cells, and how many there were of each kind."""
+    """The first rows of a capture as cells, and the number of rows of each kind."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._columns = columns
@@ -363,7 +363,7 @@ class _Shown:
 
     @property
     def rows(self) -> int:
-        """How many there were in all."""
+        """The number of rows, shown or not."""
         return self.messages.total() + self.others.total()
 
     def take(self, kind: str, row: dict[str, Any]) -> None:
@@ -390,7 +390,7 @@ class _Shown:
 
 
 def _print(rows: Iterator[Inspected], path: str, form: Format, counts: _Counts, out: TextIO) -> None:
-    """A table of the first rows, and what there was in all."""
+    """A table of the first rows, and the totals."""
     screen = console(out)
     shown = _Shown(form.columns)
     for kind, row in rows:
@@ -429,7 +429,7 @@ def _ports(ports: set[int]) -> str:
 
 
 def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Text, Text]:
-    """What kind of row it is, and what it says but for the columns `apart`. No value is left out for being zero."""
+    """The kind and the content of a row, without the columns `apart`. Zeros are shown."""
     label = row.get("kind") or row.get("skip") or row.get("severity") or kind
     style = SEVERITY_STYLE[Severity(row["severity"])] if kind == VIOLATION else "red" if kind == QUARANTINE else ""
     words = [": ".join(filter(None, (row["rule"], row.get("message") or row.get("reason"))))] if "rule" in row else []
@@ -445,7 +445,7 @@ def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Tex
 
 
 def _short(value: Any) -> str:
-    """A value for people: bytes as text if they are, else the first of their hex digits."""
+    """A value for people. Bytes are shown as text if they are text, else as their first hex digits."""
     match value:
         case bytes() if value and value.isascii() and value.decode().isprintable():
             return repr(value.decode())

@@ -67,7 +67,7 @@ class PacketsGoneError(UsageError):
 
 
 class LandedPacket(NamedTuple):
-    """A packet as it was landed, and the segment in it."""
+    """A landed packet and the segment in it."""
 
     place: Place
     #: The landed record.
@@ -81,7 +81,7 @@ class LandedPacket(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """A packet of the connection, and what it has of the stream of its direction."""
+    """A packet of the connection, and the range of its stream that it carries."""
 
     packet: LandedPacket
     #: Its payload in the stream; None where the stream isn't numbered.
@@ -135,7 +135,7 @@ def _first_arrival(manifest: Manifest) -> int:
 
 
 def _merged(captures: list[Manifest], read: Callable[[Manifest], Iterator[LandedPacket]]) -> Iterator[LandedPacket]:
-    """The packets of all captures by arrival. A capture is opened when its time has come: rotated ones are many."""
+    """The packets of all captures by arrival. A capture is opened only when its time comes: there may be many."""
     waiting = deque(captures)
     heads: list[tuple[tuple[int, int, bytes, int], LandedPacket, Iterator[LandedPacket]]] = []
 
@@ -188,7 +188,7 @@ def _of_records(records: pa.RecordBatch, connection: TracedConnection) -> Iterat
 
 
 def _between(parsed: pa.RecordBatch, sender: Endpoint, receiver: Endpoint) -> pa.BooleanArray:
-    """Which segments go from `sender` to `receiver`."""
+    """Whether each segment goes from `sender` to `receiver`."""
     wanted = {
         "source_address": sender.packed,
         "source_port": sender.port,

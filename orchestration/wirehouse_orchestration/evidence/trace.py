@@ -34,11 +34,11 @@ from wirehouse_pipelines.tables import Table, all_tables
 MOST_ROWS: Final = 10
 #: Of a key or value so many bytes are shown.
 SHOWN_BYTES: Final = 16 << 10
-#: What says where a row is, if its table has no key.
+#: The columns that locate a row, if its table has no key.
 _PLACE: Final = (
     *("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id", "record_number"),
 )
-#: Of a landed record, what is told beside its bytes.
+#: Fields of a landed record that are shown beside its bytes.
 _TIMES: Final = ("ts_ns", "arrived_at_ns")
 _TOLD: Final = (
     *("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage"),
@@ -52,13 +52,13 @@ _HEX = re.compile(r"(0x)?(([0-9a-fA-F]{2})*)")
 
 
 class TraceKeyError(UsageError):
-    """The key can't be one of the table."""
+    """The key doesn't fit the table."""
 
     template = "{table}: {reason}"
 
 
 class NoSuchRowError(UsageError):
-    """The table has no row of that key, or the row no record to go back to."""
+    """The table has no row with that key, or the row points to no record."""
 
     template = "{table}: {reason}"
 
@@ -79,7 +79,7 @@ class Found:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What the record is, but for its bytes."""
+        """The fields of the record, without its bytes."""
         return {name: self.record[name] for name in _TOLD if self.record.get(name) is not None}
 
     @property
@@ -90,7 +90,7 @@ class Found:
         return parts | {f"header {header['key']}": header["value"] for header in record.get("headers", ())}
 
     def told(self) -> dict[str, Any]:
-        """It as JSON has it."""
+        """Its values in JSON's types."""
         capture = ("source", "path", "capture_id", "status", "records", "landed_at_ns")
         found = {"what": self.what} | {name: getattr(self.manifest, name) for name in capture}
         if self.number is None:
@@ -101,7 +101,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A row, and what it leads to."""
+    """A row and its evidence."""
 
     row: Mapping[str, Any]
     found: Sequence[Found]
@@ -110,7 +110,7 @@ class Traced:
     paths: Mapping[bytes, str] = field(default_factory=dict)
 
     def told(self) -> dict[str, Any]:
-        """It as JSON has it."""
+        """Its values in JSON's types."""
         return {"row": self.row, "records": [one.told() for one in self.found], "said": self.said and self._said()}
 
     def _said(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = Non
 
 
 def _traced(lake: Lake, row: Mapping[str, Any], pcap: Path | None) -> Traced:
-    """What a row leads to; to `pcap` go its packets."""
+    """The evidence of a row. Its packets are written to `pcap`."""
     connection = _connection(lake, row)
     found = [_found(lake, str(row["source"]), *place) for place in _places(row)]
     if connection is None or not _has_bytes(row):
@@ -184,7 +184,7 @@ def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
 
 
 def row_key(table: Table) -> tuple[str, ...]:
-    """The columns that tell a row of the table from others: its key, else what says where the row is."""
+    """The columns that identify a row of the table: its key, or else those that locate it."""
     names = {column.name for column in table.columns}
     return table.key or tuple(name for name in _PLACE if name in names)
 
@@ -197,7 +197,7 @@ def key_of(values: Mapping[str, Any]) -> str:
 
 
 def _key(table: Table, key: str) -> Mapping[str, str]:
-    """Column -> value as it was written."""
+    """The values that `key` gives, as text, by column."""
     known = {column.name for column in table.columns}
     if "=" not in key:
         own = [name for name in _key_columns(table) if name != "source"]
@@ -243,7 +243,7 @@ def _condition(table: Table, name: str, value: str) -> str:
 
 
 def _places(row: Mapping[str, Any]) -> Iterator[tuple[str, bytes, int | None]]:
-    """What the row points to: a name for it, the capture and the record's number."""
+    """What the row points to: a name, the capture and the record number."""
     for name, capture_id in row.items():
         if name.endswith("capture_id") and capture_id is not None:
             what = name.removesuffix("capture_id")
@@ -272,7 +272,7 @@ def _manifest(lake: Lake, source: str, capture_id: str) -> Manifest:
 
 
 def _sources(lake: Lake, name: str) -> list[str]:
-    """The source of that name, or the sources of the service; a source that is gone is one too."""
+    """The source with that name, or the sources of that service. A source may no longer be configured."""
     return [source.name for source in lake.sources_of(name)] or [name]
 
 
@@ -317,7 +317,7 @@ def _connection(lake: Lake, row: Mapping[str, Any]) -> TracedConnection | None:
 
 
 def _has_bytes(row: Mapping[str, Any]) -> bool:
-    """The row says which bytes of a direction it is about."""
+    """Whether the row names a range of bytes in one direction."""
     begin, end = row.get("byte_start"), row.get("byte_end")
     return row.get("direction") is not None and begin is not None and end is not None and end > begin
 
@@ -344,7 +344,7 @@ def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap
 
 
 def _packets(found: Sequence[Found], lake: Lake, connection: TracedConnection | None) -> Iterator[Mapping[str, Any]]:
-    """The landed packets of a row that is about a whole connection, or about one packet."""
+    """The landed packets of a row about a whole connection or a single packet."""
     if connection is not None:
         yield from (carried.packet.record for carried in landed_packets.packets(lake, connection))
         return
@@ -407,7 +407,7 @@ def _print_said(said: Said, paths: Mapping[bytes, str], out: TextIO) -> None:
 
 
 def _time(ns: int) -> str:
-    """Nanoseconds since 1970 UTC, and the moment in words where a calendar has it."""
+    """Nanoseconds since 1970 UTC, and the same as a date if it is within the calendar."""
     seconds, rest = divmod(ns, 1_000_000_000)
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
@@ -424,14 +424,14 @@ def _fields(out: TextIO, fields: Mapping[str, Any]) -> None:
 
 
 def _dump(out: TextIO, data: bytes, size: int | None = None) -> None:
-    """Bytes as position, hex and ASCII; `data` are the first of `size`."""
+    """A hex dump: position, hex and ASCII. `data` has the first bytes of `size`."""
     size = len(data) if size is None else size
     for at in range(0, min(len(data), SHOWN_BYTES), _LINE_BYTES):
         piece = data[at : min(at + _LINE_BYTES, SHOWN_BYTES)]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
         _say(out, f"    {at:08x}  {piece.hex(' '):<{3 * _LINE_BYTES - 1}}  {text}")
     if size > SHOWN_BYTES:
-        _say(out, f"    … {size - SHOWN_BYTES:,} bytes more: all of them stand in bronze")
+        _say(out, f"    … {size - SHOWN_BYTES:,} bytes more: all of them are in bronze")
 
 
 def _say(out: TextIO, text: str) -> None:

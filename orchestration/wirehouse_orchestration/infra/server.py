@@ -84,7 +84,7 @@ def run_folder() -> Path:
 
 
 def chosen(names: tuple[str, ...]) -> list[Server]:
-    """The servers of these names, all but second ones if none is given. Raises UnknownServerError."""
+    """The servers with these names; if none is given, all but the alternatives. Raises UnknownServerError."""
     known = servers()
     for name in names:
         if name not in known:
@@ -93,21 +93,21 @@ def chosen(names: tuple[str, ...]) -> list[Server]:
 
 
 def up(names: tuple[str, ...], say: Say) -> None:
-    """Install what isn't, and start what doesn't run; returns when all answer. Raises InfraError."""
+    """Install and start servers where necessary. Returns when all answer. Raises InfraError."""
     for server in chosen(names):
         _Place(server).up(say)
     _write_env()
 
 
 def down(names: tuple[str, ...], say: Say) -> None:
-    """Stop what runs. Data stays."""
+    """Stop running servers. Their data stays."""
     for server in reversed(chosen(names or tuple(servers()))):
         _Place(server).down(say)
     _write_env()
 
 
 def status(names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
-    """Of each server its name, state, title and processes that run."""
+    """The name, state, title and running processes of each server."""
     for server in chosen(names or tuple(servers())):
         place = _Place(server)
         pids = place.pids()
@@ -144,7 +144,7 @@ def java_program() -> str:
 
 
 def new_secret() -> str:
-    """A key that nobody guesses."""
+    """A random key."""
     return secrets.token_hex(20)
 
 
@@ -159,18 +159,18 @@ class _Place:
         self._log = self._run / f"{server.name}.log"
 
     def settings(self) -> Settings:
-        """What was chosen at the first start."""
+        """The settings that were chosen at the first start."""
         known: Settings = json.loads((self.folder / _SETTINGS).read_text())
         return known
 
     def pids(self) -> list[int]:
-        """Its processes that run."""
+        """Its running processes."""
         if not self._pids.exists():
             return []
         return [pid for pid in map(int, self._pids.read_text().split()) if self._is_ours(pid)]
 
     def _is_ours(self, pid: int) -> bool:
-        """Another process may have got the number since: ours have the folder in what they were started with."""
+        """Whether the process is ours. The id may have been reused; ours have the folder in their command line."""
         shown = subprocess.run(["ps", "eww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True)
         return str(self.folder) in shown.stdout and "<defunct>" not in shown.stdout
 

@@ -17,7 +17,7 @@ from wirehouse_pipelines.storage.storage import write_private
 
 JARS: Final = Jars(("org.gaul:s3proxy:4.1.0",))
 BUCKET: Final = "wirehouse"
-#: Without it every request is told in many lines.
+#: Without it, each request logs many lines.
 _LOGBACK: Final = """\
 <configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">

@@ -51,13 +51,13 @@ OWN_KEYS: Final = {
 _NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", "WIREHOUSE_POSTGRES_URL", "WIREHOUSE_WEBHOOK", *OWN_KEYS)
 #: Exceptions raised by calls to a JVM that has ended.
 _GONE: Final = (Py4JError, OSError)
-_LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
+_LAYERS: Final = {"bronze": "As landed", "silver": "What was sent", "gold": "What it means"}
 
 Say = Callable[[str], None]
 
 
 class PasswordsError(UsageError):
-    """The file of passwords can't be used."""
+    """The password file can't be used."""
 
     template = "{file}: {reason}"
 
@@ -111,7 +111,7 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
         "spark.sql.extensions": f"{SETTINGS['spark.sql.extensions']},wirehouse.ReadOnly",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        # Clients that ask for columns are told those of the catalog.
+        # Clients that ask for columns get those of the catalog.
         "spark.databricks.delta.catalog.update.enabled": "true",
         "spark.sql.runSQLOnFiles": "false",
         # ${env:NAME} in a statement would be a variable of this process.

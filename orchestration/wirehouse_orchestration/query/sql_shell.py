@@ -53,7 +53,7 @@ class Shell:
     out: Path | None = None
 
     def run(self, text: str) -> None:
-        """Do a command, or show the rows of a statement. Raises UsageError and OSError."""
+        """Run a command, or show the rows of a statement. Raises UsageError and OSError."""
         text = text.strip()
         if text.startswith("."):
             name, *arguments = shlex.split(text)
@@ -71,7 +71,7 @@ class Shell:
             output.note(f"{time.monotonic() - began:.2f} s")
 
     def _said(self, words: list[str]) -> bool:
-        """Do what other prompts have such words for, if it is that."""
+        """Run a command in the words of other prompts, if `text` is one."""
         match [word.lower() for word in words]:
             case ["exit" | "quit"]:
                 self.quit([])
@@ -225,7 +225,7 @@ def prompt(lake: Lake, form: str, as_of: AsOf | None) -> None:
 
 
 def _goes_on(text: str) -> bool:
-    """Enter begins a new line: a statement isn't ended yet."""
+    """Whether Enter starts a new line, because the statement hasn't ended."""
     text = text.strip()
     ends = text.startswith(".") or text.endswith(";") or text.lower() in ("exit", "quit")
     return bool(text) and not ends

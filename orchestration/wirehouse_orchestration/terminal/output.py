@@ -47,13 +47,13 @@ class _Console(Console):
 
 
 def console(out: TextIO | None = None) -> Console:
-    """Standard output, or `out`; as wide as the terminal (or COLUMNS), and wide where there is none."""
+    """A console on standard output or `out`, as wide as the terminal (or COLUMNS); very wide without one."""
     known = (out or sys.stdout).isatty() or "COLUMNS" in os.environ
     return _Console(file=out, width=None if known else FILE_COLUMNS)
 
 
 def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
-    """The rows of `reader`, as they come."""
+    """The rows of `reader`, streamed."""
     for batch in reader:
         yield from zip(*map(_values, batch.columns), strict=True)
 
@@ -214,7 +214,7 @@ def grid(
 
 
 def note(text: str) -> None:
-    """A line beside the output: on standard error."""
+    """Print a line to standard error."""
     Console(stderr=True).print(Text(text, "dim"))
 
 

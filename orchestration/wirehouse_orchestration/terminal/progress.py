@@ -42,13 +42,13 @@ class Steps:
         self._bar.stop()
 
     def begin(self, name: str) -> None:
-        """Step `name` begins; those before it are done."""
+        """Start step `name`. Earlier steps are done."""
         if name not in self._names:
             self._names.append(name)
         self._bar.update(self._task, completed=len(self._names) - 1, description=terminal(name))
 
     def say(self, text: str) -> None:
-        """A line on how the work goes."""
+        """Show a progress line."""
         name, colon, _ = text.partition(": ")
         if colon:
             self.begin(name)

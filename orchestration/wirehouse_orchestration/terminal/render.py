@@ -86,7 +86,7 @@ def _escaped(char: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    r"""`text` as a word of a command. What would drive a terminal stands as bash and zsh read it: $'\x1b'."""
+    r"""`text` as a word of a command. Control characters are written as bash and zsh read them: $'\x1b'."""
     if terminal(text) == text:
         return shlex.quote(text)
     shown = terminal(text.replace("\\", "\\\\").replace("'", "\\'"))
@@ -117,6 +117,6 @@ def _cut(value: Any, hex_digits: int) -> Any:
 
 
 def aligned_right(values: Iterable[Any]) -> bool:
-    """Whether a column of these values is one of numbers."""
+    """Whether all values of a column are numbers."""
     present = [value for value in values if value is not None]
     return bool(present) and all(isinstance(value, int | float | Decimal) for value in present)

@@ -160,17 +160,17 @@ def test_clients_are_told_columns_by_the_protocol_itself(served: Served) -> None
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("number", [7, 11])
-def test_a_recipe_answers_the_same(cursor: Any, number: int) -> None:
-    found = rows(cursor, recipe_lake.recipes()[number])
+@pytest.mark.parametrize("name", ["cardinal-chain-stalls 2", "ockam-consumer-lags 1"])
+def test_a_recipe_answers_the_same(cursor: Any, name: str) -> None:
+    found = rows(cursor, recipe_lake.here(recipe_lake.recipes()[name]))
     # Nested values are text there.
-    assert [row[:4] for row in found] == [row[:4] for row in recipe_lake.ANSWERS[number]]
+    assert [row[:3] for row in found] == [row[:3] for row in recipe_lake.ANSWERS[name]]
 
 
 @pytest.mark.servers
 def test_every_recipe_is_understood(cursor: Any) -> None:
-    refused = {number: refusal(cursor, f"EXPLAIN {text}") for number, text in recipe_lake.recipes().items()}
-    assert {number: why for number, why in refused.items() if why} == {}
+    refused = {name: refusal(cursor, f"EXPLAIN {text}") for name, text in recipe_lake.recipes().items()}
+    assert {name: why for name, why in refused.items() if why} == {}
 
 
 @pytest.mark.servers

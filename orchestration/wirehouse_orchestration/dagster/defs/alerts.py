@@ -88,7 +88,7 @@ def definitions(lake: Lake) -> dg.Definitions:
             _post(url, {"text": "\n".join(line["text"] for line in told), "lake": lake.root, "alerts": told})
         seen = {"looked": now, "runs": [run["run"] for run in failed], "found": found, "trouble": trouble}
         context.update_cursor(json.dumps(seen))
-        return dg.SkipReason(f"Told {len(told)}" if told else "Nothing new")
+        return dg.SkipReason(f"Posted {len(told)}" if told else "Nothing new")
 
     return dg.Definitions(sensors=[alerts])
 
