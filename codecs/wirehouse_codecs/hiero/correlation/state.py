@@ -220,6 +220,13 @@ class Pending:
     #: The block that it is about, and the one whose proof is missing.
     number: int | None = None
     needs: int | None = None
+    #: After a silence it isn't judged before then.
+    held_ns: int = 0
+
+    @property
+    def ready_ns(self) -> int:
+        """When it is judged at the earliest."""
+        return max(self.due_ns, self.held_ns)
 
 
 # Rows

@@ -728,10 +728,43 @@ def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_fir
     subscriber = world.subscriber()
     world.publisher().header(121).end_stream("ERROR").half_close()
     if not ends_first:
-        world.wait(2 * HOUR_MS)
+        world.wait(2.5 * HOUR_MS)
     subscriber.close("capture_end", None)
     kinds = {"source_error_sent"}
     assert [name for name in world.found(until_ms=3 * HOUR_MS) if name in kinds] == found
+
+
+def _unproven_before_a_silence(world: World) -> int:
+    """A block is acknowledged without its proof, all calls end, and nothing is said until then."""
+    _without_proof(world).half_close().trailers()
+    world.wait(1.9 * HOUR_MS)
+    return world.now_ns
+
+
+@pytest.mark.parametrize(("held_back", "found"), [(True, []), (False, ["ack_order"])])
+def test_what_missing_bytes_held_back_comes_after_a_silence(held_back: bool, found: list[str]) -> None:
+    """A connection that is silent reports its hole when it goes on, perhaps after another one."""
+    world = World()
+    _unproven_before_a_silence(world)
+    world.publisher("B", node=OTHER_NODE)
+    world.wait(15_000)
+    if held_back:
+        world.publisher("C", opened="middle").rest(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+def test_a_window_that_ends_within_a_silence_judges_nothing() -> None:
+    world = World()
+    after_ns = _unproven_before_a_silence(world)
+    world.publisher("C", opened="middle").rest(121)
+    assert [one for one in world.told(ends=[after_ns], until_ms=3 * HOUR_MS) if isinstance(one, Found)] == []
+
+
+def test_what_is_heard_rarely_is_judged_once_all_silent_connections_have_ended() -> None:
+    world = World()
+    _without_proof(world).half_close().trailers()
+    _goes_on(world, 3 * 60)
+    assert world.found() == ["ack_order"]
 
 
 def test_a_finding_names_the_block_that_was_offered() -> None:
@@ -765,7 +798,7 @@ def test_real_nodes_are_read_more_mildly() -> None:
 def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
     world = World(TOLERANT_OPTIONS)
     attempts(world, *gaps)
-    assert world.found(until_ms=60_000) == ["backoff"] * broken
+    assert world.found(until_ms=3 * HOUR_MS) == ["backoff"] * broken
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])
