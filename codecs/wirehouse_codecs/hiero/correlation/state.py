@@ -172,6 +172,9 @@ class Attempts:
     distances: list[int] = field(default_factory=list)
     #: The block that was answered as a duplicate, and it wasn't offered another one since.
     refused: int | None = None
+    #: Where that answer ends, and on which connection.
+    refused_end: int | None = None
+    refused_on: str | None = None
     #: It was answered Behind, and nothing of it was acknowledged since.
     behind: bool = False
 

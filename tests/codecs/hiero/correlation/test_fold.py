@@ -593,6 +593,30 @@ def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: 
     assert world.found() == found
 
 
+@pytest.mark.parametrize(("lacks", "found"), [(1, []), (0, ["recheck"])])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_publisher_whose_host_lacks_a_byte_of_the_answer_may_offer_its_block_again(
+    lacks: int, found: list[str], restored: bool
+) -> None:
+    """On another call of the same connection."""
+    world = World()
+    known(world)
+    world.publisher().header(110).duplicate(120)
+    world.wait(1000)
+    world.publisher().header(110)
+    rows = sorted((row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
+    answer = next(row for row in rows if row["message"] and row["message"]["meaning"] == "DUPLICATE_BLOCK")
+    rows[-1]["message"]["peer_received"] = answer["byte_end"] - lacks
+    rows[-1]["connection_id"] = answer["connection_id"]
+    fold, told = Fold(HieroOptions()), []
+    for event in filter(None, map(event_of, rows)):
+        if restored:
+            told += fold.end_window(event.at_ns - 1)
+            fold = Fold(HieroOptions(), fold.snapshot())
+        told += fold.take(event)
+    assert [one.rule.name for one in told if isinstance(one, Found)] == found
+
+
 @pytest.mark.parametrize(("elsewhere", "found"), [(True, []), (False, ["recheck"])])
 def test_a_publisher_that_was_at_another_node_goes_on_from_there(elsewhere: bool, found: list[str]) -> None:
     world = World()
