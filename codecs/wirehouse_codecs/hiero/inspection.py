@@ -14,7 +14,7 @@ import pyarrow as pa
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.known import HELD_NS
+from wirehouse_codecs.hiero.correlation.known import SILENT_NS
 from wirehouse_codecs.hiero.correlation.rows import Found, Told
 from wirehouse_codecs.hiero.log.files import of_blocks, of_entries
 from wirehouse_codecs.hiero.log.log import starter
@@ -99,7 +99,7 @@ def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
         yield from _found(fold.take(event))
         last_ns = event.at_ns
     # What never came is judged as if nothing came for long enough.
-    yield from _found(fold.end_window(last_ns + max(options.patience_ns + 1, 2 * HELD_NS)))
+    yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
 
 
 def _found(told: Iterable[Told]) -> Iterator[Inspected]:

@@ -187,6 +187,14 @@ def offered_again(net: Network, number: int) -> None:
     net.publisher().header(number).duplicate(120)
 
 
+def offered_again_unaware(net: Network, unaware: bool) -> None:
+    """Long after a duplicate answer, on another call of the connection: its host hadn't received the answer or had."""
+    known(net)
+    first = net.publisher().header(110).duplicate(120).wait(1000)
+    first.line.round_trip_ns = 2000 * MS if unaware else 0
+    net.publisher(line=first.line).header(110).duplicate(120)
+
+
 def offered_on(net: Network, number: int) -> None:
     known(net)
     net.publisher().header(110).duplicate(120).wait(100).header(number).duplicate(120).leave(120)
@@ -604,6 +612,7 @@ EDGES = [
     edge("behind", acknowledged, 121, 122, "A"),
     edge("last_known_set", reported_without_number, 0, 1),
     edge("recheck", offered_again, 111, 110),
+    edge("recheck", offered_again_unaware, True, False),
     edge("recheck", offered_on, 111, 110, "A"),
     edge("recheck", items_after_duplicate, 50, 51, "A"),
     edge("recheck", items_unaware, True, False, "A"),

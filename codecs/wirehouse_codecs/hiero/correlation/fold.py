@@ -9,8 +9,10 @@ another, and what a node asks of another is known as its catching up.
   bound; nothing is found that a higher one could disprove.
 - What would need messages that were missed isn't judged: not before a call with missing messages is over for
   the options' `patience_ms`.
-- A rule about what never came is judged when its call closes, or when an event, or a window's end, is past its time.
-  Who doesn't come back, or fetch what it lacks, is found only if something is said past that time: a capture that
+- A rule about what never came is judged when its call closes, or when an event is past its time. After a silence the
+  connections first deliver what missing bytes held back, so it waits for HELD_NS more. A window's end judges only what
+  no connection can hold back any more: nothing was heard for SILENT_NS.
+- Who doesn't come back, or fetch what it lacks, is found only if something is said past that time: a capture that
   ended before doesn't show it.
 - What a fold keeps is bounded. Beyond a bound what is oldest is forgotten, and not judged any more.
 """
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event
+from wirehouse_codecs.hiero.correlation.known import HELD_NS, SILENT_NS
 from wirehouse_codecs.hiero.correlation.publishers import Publishers
 from wirehouse_codecs.hiero.correlation.rows import Told
 from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
@@ -38,7 +41,13 @@ class Fold(Publishers, Subscribers):
 
     def take(self, event: Event) -> list[Told]:
         """The next event; what it breaks together with those before it, and decisions that it settles."""
-        self.advance(event.at_ns)
+        silent_ns = event.at_ns - self._heard_ns
+        self._now_ns = max(self._now_ns, event.at_ns)
+        if self._now_ns > self._due_ns:
+            if HELD_NS < silent_ns <= SILENT_NS:
+                self._hold()
+            self._judge_due()
+        self._heard_ns = max(self._heard_ns, event.at_ns)
         if event.kind in (BLOCK, BLOCK_FILE):
             self._take_block(event)
         elif event.call is not None:
@@ -48,21 +57,25 @@ class Fold(Publishers, Subscribers):
                 take(self, call, event)
         return self._give()
 
-    def advance(self, now_ns: int) -> None:
-        """Time goes on to `now_ns`."""
-        self._now_ns = max(self._now_ns, now_ns)
-        if self._now_ns <= self._due_ns:
-            return
-        for one in [one for one in self._pending if one.due_ns < self._now_ns]:
+    def _hold(self) -> None:
+        """After a silence each connection may first deliver what missing bytes held back until then."""
+        for one in self._pending:
+            if one.ready_ns < self._now_ns <= one.due_ns + SILENT_NS:
+                one.held_ns = self._now_ns + HELD_NS
+
+    def _judge_due(self) -> None:
+        for one in [one for one in self._pending if one.ready_ns < self._now_ns]:
             # What is due again may be so by now.
-            while one.due_ns and one.due_ns < self._now_ns:
+            while one.due_ns and one.ready_ns < self._now_ns:
                 one.due_ns = _JUDGED[one.kind](self, one)
         self._pending = [one for one in self._pending if one.due_ns]
         self._set_due()
 
     def end_window(self, end_ns: int) -> list[Told]:
-        """The window ends: what is due by then, and the rows that changed."""
-        self.advance(end_ns)
+        """The window ends: what is due once nothing can be held back any more, and the rows that changed."""
+        self._now_ns = max(self._now_ns, end_ns)
+        if self._now_ns > self._due_ns and end_ns - self._heard_ns > SILENT_NS:
+            self._judge_due()
         told = self._give()
         told += self._changed_rows()
         return told

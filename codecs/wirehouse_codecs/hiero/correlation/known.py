@@ -32,7 +32,7 @@ from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -41,7 +41,7 @@ MOST_BLOCKS: Final = 1_024
 MOST_PENDING: Final = 4_096
 #: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
 MOST_WAITING: Final = 256
-#: What stands behind missing bytes is held back for less.
+#: What stands behind missing bytes of a connection that goes on is held back for less.
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
 #: A connection that was silent for longer has ended, and told what its missing bytes held back.
 SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
@@ -67,6 +67,8 @@ class Known:
         self._blocks: dict[int, Block] = {}
         self._pending: list[Pending] = []
         self._now_ns = 0
+        #: When the last event came.
+        self._heard_ns = 0
         #: The earliest time that something pending is due.
         self._due_ns = NEVER
         self._told: list[Told] = []
@@ -273,7 +275,7 @@ class Known:
         ]
 
     def _set_due(self) -> None:
-        self._due_ns = min((one.due_ns for one in self._pending), default=NEVER)
+        self._due_ns = min((one.ready_ns for one in self._pending), default=NEVER)
 
     def _judge_after(self, call: Call, kind: str, event: Event) -> None:
         """The call goes on after the node's own error, when it was to be told."""
@@ -379,6 +381,7 @@ class Known:
         state = {
             "version": STATE_VERSION,
             "now_ns": self._now_ns,
+            "heard_ns": self._heard_ns,
             "calls": [to_json(call) for call in self._calls.values()],
             "nodes": [to_json(node) for node in self._nodes.values()],
             "attempts": [[key, to_json(attempts)] for key, attempts in self._attempts.items()],
@@ -390,7 +393,7 @@ class Known:
     def _restore(self, state: dict[str, Any]) -> None:
         if state.get("version") != STATE_VERSION:
             raise StateVersionError(what="hiero service", found=state.get("version"), expected=STATE_VERSION)
-        self._now_ns = state["now_ns"]
+        self._now_ns, self._heard_ns = state["now_ns"], state["heard_ns"]
         for told in state["calls"]:
             call = from_json(Call, told)
             for waiting in (call.decisions, call.proofs):

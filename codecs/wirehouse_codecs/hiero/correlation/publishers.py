@@ -142,7 +142,8 @@ class Publishers(Known):
         call.first_header = number if call.first_header is None else call.first_header
         call.header, call.streaming = number, True
         attempts = self._attempts_of(call)
-        if attempts.refused is not None and call.headers == 1 and number <= attempts.refused:
+        offered_again = attempts.refused is not None and call.headers == 1 and number <= attempts.refused
+        if offered_again and not self._unaware(attempts, event):
             shown = f"block {attempts.refused} was answered as a duplicate, and {number} is offered again"
             self._find("recheck", event.where, shown, call, number)
         if call.headers == 1:
@@ -161,6 +162,13 @@ class Publishers(Known):
         if call.publisher is not None and call.publisher not in block.publishers and len(block.publishers) < MOST_NAMES:
             block.publishers.append(call.publisher)
             block.changed = True
+
+    def _unaware(self, attempts: Attempts, event: Event) -> bool:
+        """The host of the publisher hadn't received the answer: its connection says so."""
+        connection, received = event.where.connection_id, event.told["peer_received"]
+        if connection is None or received is None or connection.hex() != attempts.refused_on:
+            return False
+        return attempts.refused_end is not None and bool(received < attempts.refused_end)
 
     def _take_early(self, call: Call, event: Event) -> None:
         """The header came late, in the packet that released its answer: within a packet both sides have no order."""
@@ -432,7 +440,9 @@ class Publishers(Known):
         if answer == "duplicate":
             if attempts.last_call in (None, call.call):
                 # Else the publisher had begun anew before the answer.
-                attempts.refused = offered
+                attempts.refused, attempts.refused_end = offered, event.where.byte_end
+                connection = event.where.connection_id
+                attempts.refused_on = None if connection is None else connection.hex()
             if node.catch_up is not None and node.catch_up.target <= number != NO_BLOCK:
                 self._end_catch_up(node, event.at_ns)
             return

@@ -172,6 +172,9 @@ class Attempts:
     distances: list[int] = field(default_factory=list)
     #: The block that was answered as a duplicate, and it wasn't offered another one since.
     refused: int | None = None
+    #: Where that answer ends, and on which connection.
+    refused_end: int | None = None
+    refused_on: str | None = None
     #: It was answered Behind, and nothing of it was acknowledged since.
     behind: bool = False
 
@@ -220,6 +223,13 @@ class Pending:
     #: The block that it is about, and the one whose proof is missing.
     number: int | None = None
     needs: int | None = None
+    #: After a silence it isn't judged before then.
+    held_ns: int = 0
+
+    @property
+    def ready_ns(self) -> int:
+        """When it is judged at the earliest."""
+        return max(self.due_ns, self.held_ns)
 
 
 # Rows

@@ -449,7 +449,7 @@ class Calls:
         rpc.counts["messages"] += 1
         rpc.counts["message_bytes"] += event.length
         told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
-        told |= {"message_bytes": event.length, "encoding": event.encoding}
+        told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self._received(where)}
         about = self._about(rpc)
         self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
 
@@ -597,13 +597,18 @@ class Calls:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
-            side = self._connection.sides(where.direction)[0]
-            said = said._replace(byte_end=where.byte_end, received=side.peer_received(where.byte_end))
+            said = said._replace(byte_end=where.byte_end, received=self._received(where))
         ignored, found = rpc.session.receive(said)
         if not (self._lost or self._is_one_sided):
             return ignored, found
         rpc.session.miss()
         return ignored, ()
+
+    def _received(self, where: Where) -> int | None:
+        """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
+        if self._connection is None:
+            return None
+        return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
 
     @property
     def _is_one_sided(self) -> bool:

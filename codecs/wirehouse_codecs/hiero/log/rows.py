@@ -56,6 +56,7 @@ MESSAGE_TYPE: Final = pa.struct(
         ("message_bytes", pa.int64()),
         ("inflated_bytes", pa.int64()),
         ("encoding", pa.string()),
+        ("peer_received", pa.int64()),
         ("unknown_fields", pa.int64()),
         ("ignored", pa.string()),
     ]

@@ -593,6 +593,30 @@ def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: 
     assert world.found() == found
 
 
+@pytest.mark.parametrize(("lacks", "found"), [(1, []), (0, ["recheck"])])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_publisher_whose_host_lacks_a_byte_of_the_answer_may_offer_its_block_again(
+    lacks: int, found: list[str], restored: bool
+) -> None:
+    """On another call of the same connection."""
+    world = World()
+    known(world)
+    world.publisher().header(110).duplicate(120)
+    world.wait(1000)
+    world.publisher().header(110)
+    rows = sorted((row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
+    answer = next(row for row in rows if row["message"] and row["message"]["meaning"] == "DUPLICATE_BLOCK")
+    rows[-1]["message"]["peer_received"] = answer["byte_end"] - lacks
+    rows[-1]["connection_id"] = answer["connection_id"]
+    fold, told = Fold(HieroOptions()), []
+    for event in filter(None, map(event_of, rows)):
+        if restored:
+            told += fold.end_window(event.at_ns - 1)
+            fold = Fold(HieroOptions(), fold.snapshot())
+        told += fold.take(event)
+    assert [one.rule.name for one in told if isinstance(one, Found)] == found
+
+
 @pytest.mark.parametrize(("elsewhere", "found"), [(True, []), (False, ["recheck"])])
 def test_a_publisher_that_was_at_another_node_goes_on_from_there(elsewhere: bool, found: list[str]) -> None:
     world = World()
@@ -728,10 +752,43 @@ def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_fir
     subscriber = world.subscriber()
     world.publisher().header(121).end_stream("ERROR").half_close()
     if not ends_first:
-        world.wait(2 * HOUR_MS)
+        world.wait(2.5 * HOUR_MS)
     subscriber.close("capture_end", None)
     kinds = {"source_error_sent"}
     assert [name for name in world.found(until_ms=3 * HOUR_MS) if name in kinds] == found
+
+
+def _unproven_before_a_silence(world: World) -> int:
+    """A block is acknowledged without its proof, all calls end, and nothing is said until then."""
+    _without_proof(world).half_close().trailers()
+    world.wait(1.9 * HOUR_MS)
+    return world.now_ns
+
+
+@pytest.mark.parametrize(("held_back", "found"), [(True, []), (False, ["ack_order"])])
+def test_what_missing_bytes_held_back_comes_after_a_silence(held_back: bool, found: list[str]) -> None:
+    """A connection that is silent reports its hole when it goes on, perhaps after another one."""
+    world = World()
+    _unproven_before_a_silence(world)
+    world.publisher("B", node=OTHER_NODE)
+    world.wait(15_000)
+    if held_back:
+        world.publisher("C", opened="middle").rest(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+def test_a_window_that_ends_within_a_silence_judges_nothing() -> None:
+    world = World()
+    after_ns = _unproven_before_a_silence(world)
+    world.publisher("C", opened="middle").rest(121)
+    assert [one for one in world.told(ends=[after_ns], until_ms=3 * HOUR_MS) if isinstance(one, Found)] == []
+
+
+def test_what_is_heard_rarely_is_judged_once_all_silent_connections_have_ended() -> None:
+    world = World()
+    _without_proof(world).half_close().trailers()
+    _goes_on(world, 3 * 60)
+    assert world.found() == ["ack_order"]
 
 
 def test_a_finding_names_the_block_that_was_offered() -> None:
@@ -765,7 +822,7 @@ def test_real_nodes_are_read_more_mildly() -> None:
 def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
     world = World(TOLERANT_OPTIONS)
     attempts(world, *gaps)
-    assert world.found(until_ms=60_000) == ["backoff"] * broken
+    assert world.found(until_ms=3 * HOUR_MS) == ["backoff"] * broken
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.support.taps import any_tap, captured
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.known import HELD_NS
+from wirehouse_codecs.hiero.correlation.known import SILENT_NS
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, DecisionRow, Found, SessionRow, SubscriptionRow, Told
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -38,7 +37,7 @@ def in_windows(judged: Judged, random: Random) -> list[Told]:
             if not random.randrange(40):
                 told += fold.end_window(event.at_ns)
                 fold = Fold(OPTIONS, fold.snapshot())
-    return told + fold.end_window(rows[-1]["arrived_at_ns"] + 2 * HELD_NS)
+    return told + fold.end_window(rows[-1]["arrived_at_ns"] + SILENT_NS + 1)
 
 
 def last_of(told: list[Told], kind: type[Any], *key: str) -> list[Any]:
@@ -113,11 +112,5 @@ def test_tables_say_what_is_true_of_a_legal_network(seed: int) -> None:
 @pytest.mark.parametrize("seed", fast_first(range(1_000), count=15, most=100))
 def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     """A part of it, one side or half of one, a few packets in another order, the sides by two clocks."""
-    if seed == 283:
-        pytest.xfail("SkipBlock is read before its header, which comes late and in the same packet")
-    tap = any_tap(seed)
-    tap = replace(tap, swapped=min(tap.swapped, 1))
-    if 0 < tap.client_lost < 50:
-        tap = replace(tap, client_lost=0, server_lost=0)
-    packets = captured(Simulation(seed).net.packets, {PORT}, tap)
+    packets = captured(Simulation(seed).net.packets, {PORT}, any_tap(seed))
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
