@@ -17,10 +17,11 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL, RULE
-from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import decode_setup
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
-from wirehouse_codecs.bamboo.wire.messages import ChannelReader, decode_setup
 from wirehouse_codecs.logs import inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected
 from wirehouse_codecs.logs.rows import MESSAGE
@@ -48,10 +49,10 @@ def _control_packets(data: bytes) -> int | None:
     if setup is None or setup.noncanonical:
         return None
     streams = {stream_id: ChannelReader(channel) for stream_id, channel in BambooOptions().start().channels.items()}
-    items = bymux.Reader().receive(data[setup.byte_end :])
+    items = bymux_packets.Reader().receive(data[setup.byte_end :])
     received = []
     for item in items:
-        if isinstance(item, bymux.Content):
+        if isinstance(item, bymux_packets.Content):
             if item.stream_id == BambooOptions().control_stream:
                 received += streams[item.stream_id].receive(item.data)
         elif item.packet is None or item.wide or (item.packet.stream_id or 0) not in streams:

@@ -27,7 +27,7 @@ from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.session.proposals import Proposal
 from wirehouse_codecs.bamboo.session.session import Session, Told
 from wirehouse_codecs.bamboo.setup import Channel, Role
-from wirehouse_codecs.bamboo.wire import bymux, varu64
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
 from wirehouse_codecs.bamboo.wire.bymux import Broken
 from wirehouse_codecs.bamboo.wire.entries import wrongly_signed
 from wirehouse_codecs.bamboo.wire.messages import Cancel, CompressedPayload, RawPayload, kind_of
@@ -158,7 +158,7 @@ class Account:
             "proposal_id": getattr(packet, "id", None) if proposal is None else proposal.propose.id,
             "proposal_number": None if proposal is None else proposal.number,
         }
-        if isinstance(packet, bymux.Packet):
+        if isinstance(packet, bymux_packets.Packet):
             self._log.add(MESSAGE, read.place, where, message=bymux_fields(packet, read), **about)
             return
         message = packet_fields(packet) | {
@@ -232,8 +232,8 @@ class Account:
         sends, receives = session.mode(role), session.mode(role.peer)
         return {
             **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
-            "send_mode": None if sends is None else sends.said,
-            "receive_mode": None if receives is None else receives.said,
+            "send_mode": None if sends is None else sends.name,
+            "receive_mode": None if receives is None else receives.name,
             "compression_window": None if sends is None else sends.window,
             "decompression_window": None if receives is None else receives.window,
             "credit_granted": min(session.granted[role], varu64.MAX_U64),

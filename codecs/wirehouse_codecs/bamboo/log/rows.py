@@ -9,7 +9,7 @@ from wirehouse_codecs.bamboo.session.entry_rebuild import Rebuilt
 from wirehouse_codecs.bamboo.session.proposals import COUNTS, Proposal
 from wirehouse_codecs.bamboo.session.session import Payload
 from wirehouse_codecs.bamboo.setup import Role, Setup
-from wirehouse_codecs.bamboo.wire import bymux, varu64, yamf
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64, yamf
 from wirehouse_codecs.bamboo.wire.entries import Entry, decode
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
@@ -54,7 +54,7 @@ def half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
     }
 
 
-def bymux_fields(packet: bymux.Packet, read: Read) -> dict[str, Any]:
+def bymux_fields(packet: bymux_packets.Packet, read: Read) -> dict[str, Any]:
     """The fields of a packet of bymux."""
     return {
         "kind": packet.type.name.lower(),

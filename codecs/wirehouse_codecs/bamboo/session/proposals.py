@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Plan, Settings
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire import entry_verification, yamf
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import decode, wrongly_signed
 from wirehouse_codecs.bamboo.wire.lipmaa import SPINE, Broke, lipmaa, upper_pool
-from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, ChannelReader, Eagerness, Propose, encode
+from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, Eagerness, Propose
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.compiled.blake2b import Digest
 

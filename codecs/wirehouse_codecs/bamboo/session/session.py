@@ -48,7 +48,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     untrue_hash,
 )
 from wirehouse_codecs.bamboo.setup import Role, Setup
-from wirehouse_codecs.bamboo.wire import bymux, entry_verification, lzfoo, yamf
+from wirehouse_codecs.bamboo.wire import bymux_packets, entry_verification, lzfoo, yamf
 from wirehouse_codecs.bamboo.wire.bymux import Broken
 from wirehouse_codecs.bamboo.wire.decompression import Inflating, Inflation, is_whole, not_read
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
@@ -270,7 +270,7 @@ class Session:
         self._broken = list(read.broken)
         first = self._broken[0].rule.name if self._broken else None
         if first not in ENDS and read.layer is not Layer.BYMUX and read.packet is not None:
-            assert not isinstance(read.packet, bymux.Packet)
+            assert not isinstance(read.packet, bymux_packets.Packet)
             _TAKE[type(read.packet)](self, read.role, read.packet)
         self._broken.sort(key=lambda broken: broken.rule.name not in ENDS)
         if self._broken and self._broken[0].rule.name in ENDS:

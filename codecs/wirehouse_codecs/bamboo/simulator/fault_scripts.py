@@ -9,8 +9,9 @@ from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.simulator.faulty_entries import Make, made_log
 from wirehouse_codecs.bamboo.simulator.logs import Log, Published, author_key
 from wirehouse_codecs.bamboo.simulator.peers import LATENCY_NS, Exchange, Talk
-from wirehouse_codecs.bamboo.wire import bymux, varu64, yamf
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64, yamf
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
@@ -27,7 +28,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipBytes,
     SkipReason,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
@@ -75,36 +75,36 @@ def unassigned_type(scene: Scene) -> None:
 
 def strange_stream(scene: Scene) -> None:
     """Credit is given for a stream that there isn't."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, STRANGE, 1))
+    scene.bymux(A, bymux_packets.Packet(Type.CREDIT, STRANGE, 1))
 
 
 def writes_at_once(scene: Scene) -> None:
     """A side writes to the data channel before it is given credit."""
-    scene.raw(A, bymux.write(DATA, encode(Notify())))
+    scene.raw(A, bymux_packets.write(DATA, encode(Notify())))
 
 
 def too_much_credit(scene: Scene) -> None:
     """The credit of the data channel is raised to 2^64 + 3."""
     for amount in (MAX_U64 - 1, 5):
-        scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, amount))
+        scene.bymux(A, bymux_packets.Packet(Type.CREDIT, DATA, amount))
 
 
 def credit_for_control(scene: Scene) -> None:
     """Credit is given for the control channel, which has no backpressure."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, 0, 5))
+    scene.bymux(A, bymux_packets.Packet(Type.CREDIT, 0, 5))
 
 
 def too_many_creations(scene: Scene) -> None:
     """The credit for creating streams is raised to 2^64."""
     for amount in (MAX_U64, 1):
-        scene.bymux(A, bymux.Packet(Type.CREDIT, None, amount))
+        scene.bymux(A, bymux_packets.Packet(Type.CREDIT, None, amount))
 
 
 def creates(scene: Scene, stream_id: int, credit: int = 1) -> None:
     """A side creates a stream, with credit for it."""
     if credit:
-        scene.bymux(B, bymux.Packet(Type.CREDIT, None, credit))
-    scene.bymux(A, bymux.Packet(Type.WRITE, None, stream_id))
+        scene.bymux(B, bymux_packets.Packet(Type.CREDIT, None, credit))
+    scene.bymux(A, bymux_packets.Packet(Type.WRITE, None, stream_id))
 
 
 def creates_without_credit(scene: Scene) -> None:
@@ -124,8 +124,8 @@ def creates_again(scene: Scene) -> None:
 
 def creates_after_close(scene: Scene) -> None:
     """A side closes creating streams, for which it has credit, and creates one."""
-    scene.bymux(B, bymux.Packet(Type.CREDIT, None, 1))
-    scene.bymux(A, bymux.Packet(Type.CLOSE))
+    scene.bymux(B, bymux_packets.Packet(Type.CREDIT, None, 1))
+    scene.bymux(A, bymux_packets.Packet(Type.CLOSE))
     creates(scene, STRANGE, 0)
 
 
@@ -135,32 +135,32 @@ def about_a_stream(*types: Type, stream_id: int | None = DATA, amount: int | Non
     def act(scene: Scene) -> None:
         for kind in types:
             with_amount = kind in (Type.CREDIT, Type.WRITE)
-            scene.bymux(A, bymux.Packet(kind, stream_id, amount if with_amount else None))
+            scene.bymux(A, bymux_packets.Packet(kind, stream_id, amount if with_amount else None))
 
     return act
 
 
 def writes_after_close(scene: Scene) -> None:
     """A side closes the data channel, for which it has credit, and writes to it."""
-    scene.bymux(B, bymux.Packet(Type.CREDIT, DATA, 100))
-    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
-    scene.raw(A, bymux.write(DATA, encode(Notify())))
+    scene.bymux(B, bymux_packets.Packet(Type.CREDIT, DATA, 100))
+    scene.bymux(A, bymux_packets.Packet(Type.CLOSE, DATA))
+    scene.raw(A, bymux_packets.write(DATA, encode(Notify())))
 
 
 def closes_alone(scene: Scene) -> None:
     """The connection ends in order after a Close that has no answer."""
-    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
+    scene.bymux(A, bymux_packets.Packet(Type.CLOSE, DATA))
     scene.close()
 
 
 def wide_ping(scene: Scene) -> None:
     """The id in a Ping takes eight bytes."""
-    scene.bymux(A, bymux.Packet(Type.PING, DATA, id_width=8))
+    scene.bymux(A, bymux_packets.Packet(Type.PING, DATA, id_width=8))
 
 
 def infinite_data(scene: Scene) -> None:
     """The data channel is given infinite credit."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, 0))
+    scene.bymux(A, bymux_packets.Packet(Type.CREDIT, DATA, 0))
 
 
 def captured_late(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from wirehouse_codecs.bamboo.simulator.fault_scripts import Act, Scene
 from wirehouse_codecs.bamboo.simulator.faulty_entries import Make
 from wirehouse_codecs.bamboo.simulator.peers import Manner
 from wirehouse_codecs.bamboo.wire import yamf
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
 from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES, SIGNATURE_BYTES
 from wirehouse_codecs.bamboo.wire.entry_files import Written
 from wirehouse_codecs.simulate.script import Ending

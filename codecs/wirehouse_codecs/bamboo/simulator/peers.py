@@ -15,8 +15,9 @@ from typing import Any, Final
 from wirehouse_codecs.bamboo.session.cursor import Piece, Plan
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
 from wirehouse_codecs.bamboo.simulator.logs import Chain, Log, Published
-from wirehouse_codecs.bamboo.wire import bymux, varu64
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa
 from wirehouse_codecs.bamboo.wire.lzfoo import Deflater
 from wirehouse_codecs.bamboo.wire.messages import (
@@ -36,7 +37,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipPayload,
     SkipReason,
     Switch,
-    encode,
     send_mode,
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
@@ -121,11 +121,11 @@ class Talk:
 
     def create_streams(self) -> None:
         """The proactive side creates the streams of the channels."""
-        self.bymux(Role.REACTIVE, bymux.Packet(Type.CREDIT, None, len(Channel)))
+        self.bymux(Role.REACTIVE, bymux_packets.Packet(Type.CREDIT, None, len(Channel)))
         for channel in Channel:
-            self.bymux(Role.PROACTIVE, bymux.Packet(Type.WRITE, None, self.streams[channel]))
+            self.bymux(Role.PROACTIVE, bymux_packets.Packet(Type.WRITE, None, self.streams[channel]))
         for role in Role:
-            self.bymux(role, bymux.Packet(Type.CREDIT, self.streams[Channel.CONTROL], 0))
+            self.bymux(role, bymux_packets.Packet(Type.CREDIT, self.streams[Channel.CONTROL], 0))
 
     def send(self, role: Role, channel: Channel, data: bytes) -> None:
         """A side writes bytes to its socket."""
@@ -135,9 +135,9 @@ class Talk:
         self.events.append((channel, Send(self.now_ns, self.manner.direction(role), data)))
         self.now_ns += _SEGMENT_NS * (1 + len(data) // SEGMENT_BYTES)
 
-    def bymux(self, role: Role, packet: bymux.Packet, content: bytes = b"") -> None:
+    def bymux(self, role: Role, packet: bymux_packets.Packet, content: bytes = b"") -> None:
         """A side sends a packet of bymux."""
-        self.send(role, Channel.CONTROL, bymux.encode(packet, content))
+        self.send(role, Channel.CONTROL, bymux_packets.encode(packet, content))
 
     def write(self, role: Role, channel: Channel, data: bytes) -> None:
         """A side writes to a channel; the other gives it credit first where it has too little."""
@@ -147,10 +147,10 @@ class Talk:
         if channel is Channel.DATA:
             if self.data_credit[role] < len(data):
                 amount = max(DATA_CREDIT, len(data))
-                self.bymux(role.peer, bymux.Packet(Type.CREDIT, self.streams[channel], amount))
+                self.bymux(role.peer, bymux_packets.Packet(Type.CREDIT, self.streams[channel], amount))
                 self.data_credit[role] += amount
             self.data_credit[role] -= len(data)
-        writes = b"".join(bymux.write(self.streams[channel], piece) for piece in self._cut(data))
+        writes = b"".join(bymux_packets.write(self.streams[channel], piece) for piece in self._cut(data))
         self.send(role, Channel.CONTROL, writes)
 
     def _cut(self, data: bytes) -> Iterator[bytes]:
@@ -183,10 +183,10 @@ class Talk:
     def shut(self, stream_id: int | None) -> None:
         """A stream, or creating streams, is closed by both sides."""
         first = Role.PROACTIVE
-        self.bymux(first, bymux.Packet(Type.CLOSE, stream_id))
-        self.bymux(first.peer, bymux.Packet(Type.STOP_READ, stream_id))
-        self.bymux(first.peer, bymux.Packet(Type.CLOSE, stream_id))
-        self.bymux(first, bymux.Packet(Type.STOP_READ, stream_id))
+        self.bymux(first, bymux_packets.Packet(Type.CLOSE, stream_id))
+        self.bymux(first.peer, bymux_packets.Packet(Type.STOP_READ, stream_id))
+        self.bymux(first.peer, bymux_packets.Packet(Type.CLOSE, stream_id))
+        self.bymux(first, bymux_packets.Packet(Type.STOP_READ, stream_id))
 
     def end(self) -> None:
         """The connection ends, in order or not."""

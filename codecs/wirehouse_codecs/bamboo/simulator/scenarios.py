@@ -17,8 +17,8 @@ import nacl.signing
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.simulator.logs import Log
 from wirehouse_codecs.bamboo.simulator.peers import Exchange, Talk
-from wirehouse_codecs.bamboo.wire import bymux
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa, lower_pool, upper_pool
 from wirehouse_codecs.bamboo.wire.messages import (
     Apology,
@@ -403,16 +403,16 @@ def of_no_effect(talk: Talk, logs: Logs) -> Iterator[None]:
     yield
     if not talk.manner.two_connections:
         stream_id = talk.streams[Channel.DATA]
-        talk.bymux(first, bymux.Packet(Type.PING))
-        talk.bymux(first.peer, bymux.Packet(Type.PONG))
-        talk.bymux(first, bymux.Packet(Type.PING, stream_id))
-        talk.bymux(first.peer, bymux.Packet(Type.PONG, stream_id))
+        talk.bymux(first, bymux_packets.Packet(Type.PING))
+        talk.bymux(first.peer, bymux_packets.Packet(Type.PONG))
+        talk.bymux(first, bymux_packets.Packet(Type.PING, stream_id))
+        talk.bymux(first.peer, bymux_packets.Packet(Type.PONG, stream_id))
         yield
         other = 99 - (first is Role.PROACTIVE)
-        talk.bymux(first.peer, bymux.Packet(Type.CREDIT, None, 1))
-        talk.bymux(first, bymux.Packet(Type.WRITE, None, other))
-        talk.bymux(first.peer, bymux.Packet(Type.CREDIT, other, 100))
-        talk.bymux(first, bymux.Packet(Type.WRITE, other, 5), b"hello")
+        talk.bymux(first.peer, bymux_packets.Packet(Type.CREDIT, None, 1))
+        talk.bymux(first, bymux_packets.Packet(Type.WRITE, None, other))
+        talk.bymux(first.peer, bymux_packets.Packet(Type.CREDIT, other, 100))
+        talk.bymux(first, bymux_packets.Packet(Type.WRITE, other, 5), b"hello")
         yield
         talk.shut(other)
     yield from _send_all(exchange, first.peer)

@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
-from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire import bymux, bymux_packets
 from wirehouse_codecs.bamboo.wire.bymux import Broken, Bymux, Delivered
-from wirehouse_codecs.bamboo.wire.messages import ChannelReader, PointToPoint, decode_setup
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import decode_setup
+from wirehouse_codecs.bamboo.wire.messages import PointToPoint
 from wirehouse_codecs.bamboo.wire.resync import Held, Search, Writes
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
@@ -61,7 +63,7 @@ class Read(NamedTuple):
     byte_start: int
     byte_end: int
     #: None: bytes that are no packet.
-    packet: PointToPoint | bymux.Packet | None
+    packet: PointToPoint | bymux_packets.Packet | None
     #: At most one violation.
     broken: tuple[Broken, ...] = ()
     #: The stream's credit after a packet of bymux, as `bymux.Received`.
@@ -218,7 +220,7 @@ class Reader:
         """A Write, if it is to a channel whose packets are looked for."""
         side, packet = self._sides[role], received.packet
         search = None if received.channel is None else side.channels[received.channel].search
-        if search is None or packet is None or packet.type is not bymux.Type.WRITE:
+        if search is None or packet is None or packet.type is not bymux_packets.Type.WRITE:
             return []
         assert received.channel is not None
         held = search.begin(received.byte_end - packet.content_bytes, received.byte_end)

@@ -21,7 +21,8 @@ from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import ORDER, TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
-from wirehouse_codecs.bamboo.wire.bymux import Packet
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
     Cancel,
@@ -33,7 +34,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipPayload,
     SkipReason,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Reader
 from wirehouse_codecs.core.rules import Place

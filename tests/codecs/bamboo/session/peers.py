@@ -9,6 +9,7 @@ from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.session import Session, Told
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import yamf
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import Entry
 from wirehouse_codecs.bamboo.wire.lipmaa import lipmaa
 from wirehouse_codecs.bamboo.wire.messages import (
@@ -22,7 +23,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     Propose,
     RawPayload,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Read
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
