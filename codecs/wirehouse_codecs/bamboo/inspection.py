@@ -9,7 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, judge
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES
+from wirehouse_codecs.bamboo.correlation.log_state import judge
 from wirehouse_codecs.bamboo.correlation.packet_entries import OWN, PacketEntries, takes
 from wirehouse_codecs.bamboo.correlation.payload_replay import Replays
 from wirehouse_codecs.bamboo.log.file_rows import row_of
@@ -115,7 +116,7 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
         verdicts |= {row["entry_id"]: row for row in changes.entries.to_pylist()}
         broken += changes.broken.to_pylist()
         for fork in changes.new_forks:
-            broken.append(dict(fork.place) | {"reason": "fork", "message": fork.said})
+            broken.append(dict(fork.place) | {"reason": "fork", "message": fork.description})
     for record in records:
         place = {name: record[name] for name in _FILE_PLACE}
         if record["row_kind"] != ENTRY:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, PLACE, follows_bad, judge, sent_id, without_links
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES, PLACE, follows_bad, sent_id, without_links
+from wirehouse_codecs.bamboo.correlation.log_state import judge
 from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
@@ -134,7 +135,7 @@ class PacketEntries:
         for changes in judge(rows for of_log in of_logs for rows in of_log.to_batches()):
             broken += changes.broken.to_pylist()
             broken += [
-                dict(fork.place) | {"reason": "fork", "message": fork.said, "origin": fork.origin}
+                dict(fork.place) | {"reason": "fork", "message": fork.description, "origin": fork.origin}
                 for fork in changes.new_forks
             ]
             entries += [row for row in changes.entries.to_pylist() if not row["superseded"]]
