@@ -17,6 +17,7 @@ from wirehouse_codecs.bamboo.fast import loops
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Piece, Sent
 from wirehouse_codecs.bamboo.session.entry_rebuild import MOST_KNOWN
+from wirehouse_codecs.bamboo.session.pieces import MOST_HELD_BYTES
 from wirehouse_codecs.bamboo.session.proposals import (
     MOST_HEARD,
     Assembly,
@@ -29,7 +30,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     expected_seq,
     open_targets,
 )
-from wirehouse_codecs.bamboo.session.session import MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire.bymux import Bymux
 from wirehouse_codecs.bamboo.wire.messages import Eagerness
@@ -73,8 +74,8 @@ class Sender:
     @classmethod
     def of(cls, session: Session, role: Role, options: BambooOptions) -> Sender | None:
         """The side as it stands; None: it isn't in the ordinary state."""
-        current = session.current[role]
-        proposal = None if current is None else session.proposals.get(current[0])
+        current = session.state.current[role]
+        proposal = None if current is None else session.state.proposals.get(current[0])
         if current is None or proposal is None or proposal.number != current[1] or proposal.partial:
             return None
         half = proposal.halves[role]
@@ -86,7 +87,7 @@ class Sender:
         last = min(_MOST_SEQ, _MOST_SEQ if plan.end is None else plan.end)
         first = plan.start if plan.offset is None else plan.start + 1
         in_range = first <= piece.seq < last and not plan.sparse and not plan.payload_only
-        if not in_range or settings.eagerness not in _EAGER or session.ends_log(*proposal.log, role):
+        if not in_range or settings.eagerness not in _EAGER or session.state.ends_log(*proposal.log, role):
             return None
         due = half.heard.get(piece.seq) if piece.is_payload else None
         if piece.is_payload and (due is None or not due.payload_hash or cursor.at):
@@ -97,11 +98,11 @@ class Sender:
             return None
         limit = settings.size_limit if settings.eagerness is Eagerness.LIMITED else None
         most = min(settings.max_payload, _MOST_PAYLOAD)
-        mode = session.mode(role)
+        mode = session.state.mode(role)
         numbers = (piece.seq, piece.is_payload, cursor.at, 0 if due is None else due.payload_size)
         limits = (last, settings.min_payload, most, most if limit is None else limit)
         compresses = mode is None or mode.window > 0
-        elsewhere = session.known.hashed(*proposal.log)
+        elsewhere = session.state.known.hashed(*proposal.log)
         links, hashes = _links(proposal, half, elsewhere)
         # None of these is to be forgotten for one that is sent without its hash.
         later = min((seq for seq in elsewhere if seq >= piece.seq + piece.is_payload), default=_MOST_SEQ)
@@ -190,9 +191,9 @@ class Plain:
         if (
             bymux is None
             or self._writes_control(bymux)
-            or session.partial
-            or session.ended_by is not None
-            or session.held
+            or session.state.partial
+            or session.state.ended_by is not None
+            or session.state.held
         ):
             return None
         run = _Run(self._reader, session, self._options, pieces)
@@ -321,7 +322,7 @@ class _Run:
         out, inflated = np.empty(told, np.uint8), _NOTHING
         if len(packed):
             announced = packets[loops.P_SIZE, packed]
-            inflater = self._session.inflater(sender.role)
+            inflater = self._session.state.inflater(sender.role)
             inflated, count = inflater.inflate_all(content, begins[packed], sizes[packed], announced)
             if count < len(packed):
                 return _NOTHING, _NOTHING, int(packed[count])
@@ -407,9 +408,9 @@ class _Run:
             begin = int(packets[loops.P_FIRST, -1])
             size, sent = len(said.payloads) - begin, int(packets[loops.P_COUNT, -1])
             half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), sent, size=size)
-            self._session.held += size
+            self._session.state.held += size
         if packed.any():
-            self._session.inflate_on(sender.role, said.inflated)
+            self._session.state.inflate_on(sender.role, said.inflated)
         if len(seqs):
             self._hear(said, int(seqs[0]), int(seqs[-1]))
 
@@ -432,7 +433,7 @@ class _Run:
             for said, own in zip(senders, (entries[owners == number] for number in range(len(rows))), strict=True)
         ]
         known = ((logs[owner], *next(heard[owner])) for owner in owners.tolist())
-        self._session.known.add_all(((*log, seq), one) for log, seq, one in known)
+        self._session.state.known.add_all(((*log, seq), one) for log, seq, one in known)
 
     def _heard(self, said: Said, rows: Array) -> list[Heard]:
         sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))

@@ -24,8 +24,9 @@ from wirehouse_codecs.bamboo.log.rows import (
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.proposals import Proposal
-from wirehouse_codecs.bamboo.session.session import Session, Told
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
 from wirehouse_codecs.bamboo.wire.bymux import Broken
@@ -102,15 +103,15 @@ class Account:
 
     def end_doubt(self) -> None:
         """The control channel lacks nothing: what only a message of it could have kept is broken."""
-        doubt = self.session.doubted
-        if doubt is not None and self.session.ended_by is None:
-            self.session.ended_by = doubt.rule
+        doubt = self.session.state.doubted
+        if doubt is not None and self.session.state.ended_by is None:
+            self.session.state.ended_by = doubt.rule
             about = {"proposal_id": doubt.proposal_id, "proposal_number": doubt.proposal_number}
             where = Where(SIDES[doubt.role], doubt.byte_start, doubt.byte_end)
             here = {"connection_id": self.data_connection_id, "channel": Layer.DATA} | about
             self._log.find(RULE[doubt.rule], doubt.reason, doubt.place, where, **here)
 
-    def tell(self, told: Told, senders: Senders) -> None:
+    def tell(self, told: Effects, senders: Senders) -> None:
         """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
         read = told.read
         where = Where(SIDES[read.role], read.byte_start, read.byte_end)
@@ -133,7 +134,7 @@ class Account:
 
     def tell_plain(self, spoken: Spoken, senders: Senders) -> None:
         """The rows of pieces that compiled loops have read."""
-        modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
+        modes = {side: self.session.state.mode(role) for side, role in enumerate(Role)}
         greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
         add_rows(self._log, spoken, greedy, tuple(senders[role] for role in Role))
 
@@ -150,7 +151,7 @@ class Account:
             proposal_number=None if proposal is None else proposal.number,
         )
 
-    def _add_message(self, told: Told, where: Where, senders: Senders) -> None:
+    def _add_message(self, told: Effects, where: Where, senders: Senders) -> None:
         read, packet, proposal = told.read, told.read.packet, told.proposal
         assert packet is not None
         about: dict[str, Any] = {
@@ -174,7 +175,7 @@ class Account:
             message |= {"data": told.data, "compressed": told.compressed}
         self._log.add(MESSAGE, read.place, where, message=message, **about)
         if told.entry is not None:
-            mode = self.session.mode(read.role)
+            mode = self.session.state.mode(read.role)
             sent = {"greedy": None if mode is None else mode.greedy, "sender": senders[read.role]}
             self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
         if isinstance(packet, Cancel) and proposal is not None:
@@ -194,7 +195,7 @@ class Account:
         for key, row in rows.items():
             if key is None and self._told.get(key) != row:
                 self._add_entity(SESSION, session=row)
-        for proposal in self.session.proposals.values():
+        for proposal in self.session.state.proposals.values():
             row = rows[proposal.number]
             if self._told.get(proposal.number) != row:
                 self._add_proposal(proposal, row)
@@ -209,7 +210,7 @@ class Account:
         self._log.add(kind, self.first, connection_id=self.connection_id, **content)
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
-        proposals = self.session.proposals.values()
+        proposals = self.session.state.proposals.values()
         return {None: self._session_row(), **{one.number: self._proposal_row(one) for one in proposals}}
 
     def _session_row(self) -> dict[str, Any]:
@@ -221,24 +222,24 @@ class Account:
             "data_stream": self.streams.get(Channel.DATA),
             "data_connection_id": self.data_connection_id,
             **{SIDES[role].value: self._side_row(role) for role in Role},
-            "open_proposals": len(session.proposals),
-            "partial": session.partial,
-            "ended_by": session.ended_by,
+            "open_proposals": len(session.state.proposals),
+            "partial": session.state.partial,
+            "ended_by": session.state.ended_by,
             "closed": self.closed,
         }
 
     def _side_row(self, role: Role) -> dict[str, Any]:
-        session, setup = self.session, self.session.setups.get(role)
-        sends, receives = session.mode(role), session.mode(role.peer)
+        session, setup = self.session, self.session.state.setups.get(role)
+        sends, receives = session.state.mode(role), session.state.mode(role.peer)
         return {
             **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
             "send_mode": None if sends is None else sends.name,
             "receive_mode": None if receives is None else receives.name,
             "compression_window": None if sends is None else sends.window,
             "decompression_window": None if receives is None else receives.window,
-            "credit_granted": min(session.granted[role], varu64.MAX_U64),
-            "credit": session.credit[role],
-            "proposals": session.proposed[role],
+            "credit_granted": min(session.state.granted[role], varu64.MAX_U64),
+            "credit": session.state.credit[role],
+            "proposals": session.state.proposed[role],
         }
 
     def _proposal_row(self, proposal: Proposal) -> dict[str, Any]:
@@ -274,7 +275,7 @@ class Conversation:
         self._begun = False
         if snapshot is not None:
             self._restore(json.loads(snapshot))
-        self._account.session.peer_received = self._peer_received
+        self._account.session.state.peer_received = self._peer_received
         self._plain = Plain(self._reader, self._account.session, options)
         #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
         self._share, self._patience = _MOST_READ, _FEWEST_READ
@@ -293,7 +294,7 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         if pieces and not self._begun:
             self._begun = True
-            if self._account.session.partial:
+            if self._account.session.state.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
         at = 0
         while at < len(pieces):
@@ -313,7 +314,7 @@ class Conversation:
     def _excuse(self, piece: Data) -> None:
         """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
         role, session = self._options.role_of(piece.direction), self._account.session
-        if not session.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
+        if not session.state.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
             session.miss(role.peer)
             self._reader.excuse()
             return
@@ -333,11 +334,11 @@ class Conversation:
         if cut is not None:
             self._take(cut)
             return
-        if session.ended_by is None:
+        if session.state.ended_by is None:
             self._take(self._reader.give_up(role, place))
         if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
-            if role not in session.setups and byte_start < _MOST_SETUP_BYTES:
+            if role not in session.state.setups and byte_start < _MOST_SETUP_BYTES:
                 self._no_setup(place, f"the set-up of the {role} side is missing")
 
     def close(self, closed: Closed) -> None:
@@ -346,7 +347,7 @@ class Conversation:
         in_order = closed.how == "fin"
         self._take(self._reader.finish(closed.place, in_order=in_order))
         session = self._account.session
-        if self._begun and not session.partial and session.ended_by is None:
+        if self._begun and not session.state.partial and session.state.ended_by is None:
             for role in filter(self._reader.is_silent, Role):
                 self._no_setup(closed.place, f"the {role} side said nothing")
         self._account.end(closed.place, in_order=in_order)

@@ -150,7 +150,7 @@ class Pairs:
         told = {Direction.CLIENT: self.options.client_setup, Direction.SERVER: self.options.server_setup}
         for direction, setup in told.items():
             if setup is not None:
-                account.session.setups[self.options.role_of(direction)] = setup
+                account.session.state.setups[self.options.role_of(direction)] = setup
         pair = self._pairs[self._numbers] = Pair(self._numbers, late, port, account)
         self._numbers += 1
         return pair
@@ -224,13 +224,13 @@ class Half:
         """Bytes of both directions, in arrival order."""
         self._stop()
         session = self._pair.account.session
-        if pieces and not session.partial:
+        if pieces and not session.state.partial:
             for direction in unseen(self._pair.connections[self._channel]):
                 self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:
             role = self._pairs.options.role_of(piece.direction)
-            silent = not session.partial and self._reader.is_silent(role.peer)
+            silent = not session.state.partial and self._reader.is_silent(role.peer)
             connection = self._pair.connections[self._channel]
             if silent and knows_more(connection, piece):
                 session.miss(role.peer)
@@ -253,13 +253,13 @@ class Half:
 
     def _stop(self) -> None:
         """After a violation in the other connection nothing is read in this one either."""
-        if self._pair.account.session.ended_by is not None:
+        if self._pair.account.session.state.ended_by is not None:
             self._reader.stop()
 
     def _take(self, reads: Sequence[Read]) -> None:
         account = self._pair.account
         for read in reads:
-            if not account.session.partial and self._pair.lacks(read):
+            if not account.session.state.partial and self._pair.lacks(read):
                 for role in Role:
                     account.session.miss(role)
             told = account.session.receive(read)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Settings
+from wirehouse_codecs.bamboo.session.effects import Payload
 from wirehouse_codecs.bamboo.session.entry_rebuild import Rebuilt
 from wirehouse_codecs.bamboo.session.proposals import COUNTS, Proposal
-from wirehouse_codecs.bamboo.session.session import Payload
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import bymux_packets, varu64, yamf
 from wirehouse_codecs.bamboo.wire.entries import Entry, decode
