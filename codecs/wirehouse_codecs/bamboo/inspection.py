@@ -1,4 +1,4 @@
-"""What one capture of Bamboo connections says, row by row, in the columns of the silver tables."""
+"""Decodes one capture of Bamboo connections for `inspect`: rows in the columns of the silver tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", 
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Bamboo; None = it isn't.
+    """Why a connection whose sides begin so counts as Bamboo. None: it doesn't.
 
     Nothing in it names the protocol. So each side that was seen must have a set-up and packets of bymux for the usual
     streams, and some side packets of the control channel; and none of them breaks a rule.
@@ -64,10 +64,10 @@ def _control_packets(data: bytes) -> int | None:
 def inspect(
     batches: Iterable[pa.RecordBatch], port: int | None = None, options: BambooOptions | None = None
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in order of arrival.
 
-    The servers are those at `port`, or at the ports of `options`, else handshakes tell; without options clients are
-    taken for the proactive sides. Entries are put together from what the capture holds; they come last.
+    Servers are the hosts at `port` or at the ports of `options`. Else the handshakes decide. Without options the
+    clients are the proactive sides. Entries are rebuilt from the capture alone, and come last.
     """
     options = options or BambooOptions()
     entries, replays = PacketEntries(), Replays()
@@ -77,8 +77,8 @@ def inspect(
         for row in of_record:
             if row["row_kind"] == MESSAGE:
                 yield _message(row)
-            elif (told := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
-                yield told
+            elif (verdict := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
+                yield verdict
             replays.take(row)
             if takes(row):
                 signed.append(row)
@@ -127,15 +127,15 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
                 | {"protocol": PROTOCOL, "rule": finding["rule"], "reason": finding["message"], "value": record["raw"]},
             )
             continue
-        known, told = record["known"], verdicts[record["known"]["entry_id"]]
-        row = {name: known[name] for name in _ENTRY_NAMES} | {name: told[name] for name in _VERDICT}
-        if known["payload_rule"] is not None and told["reason"] is None:
+        known, verdict = record["known"], verdicts[record["known"]["entry_id"]]
+        row = {name: known[name] for name in _ENTRY_NAMES} | {name: verdict[name] for name in _VERDICT}
+        if known["payload_rule"] is not None and verdict["reason"] is None:
             row |= {"verdict": Verdict.INVALID.value, "reason": known["payload_rule"], "message": "of this payload"}
         yield inspection.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
     for row in sorted(broken, key=itemgetter("record_number")):
         rule = ENTRY_RULE[row["reason"]]
-        told = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
-        yield inspection.VIOLATION, told | {name: row[name] for name in _FILE_PLACE}
+        verdict = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
+        yield inspection.VIOLATION, verdict | {name: row[name] for name in _FILE_PLACE}
 
 
 _FILE_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
@@ -147,7 +147,7 @@ _ENTRY_NAMES: Final = (
 
 
 def _whole(records: Iterable[Row]) -> Iterator[Row]:
-    """Records in one that stand in several pieces."""
+    """Joins records that came in several pieces."""
     pieces: list[Row] = []
     for record in records:
         pieces.append(record)

@@ -1,4 +1,4 @@
-"""What both sides of a session say, as rows: over bymux, in one connection."""
+"""The rows of a session over bymux, in one connection: packets, entries, proposals, and the session itself."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 LOG_VERSION: Final = 1
-#: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
-#: each time that it didn't pay. The loops are given four times as many as they took last.
+#: After a piece that doesn't fit the fast path, the reference path takes so many before the fast path is tried again.
+#: The number doubles each time that the try didn't pay. The fast path gets four times as many pieces as it took last.
 _FEWEST_READ: Final = 4
 _MOST_READ: Final = 256
 #: A byte and two numbers.
@@ -87,12 +87,12 @@ class Account:
         self.closed: str | None = None
         #: The streams that the channels are carried by.
         self.streams: Mapping[Channel, int] = {}
-        #: Rows as they were told last: what has not changed since is not told again.
-        self._told: dict[int | None, dict[str, Any]] = {}
+        #: The rows that were emitted last. Unchanged rows are not emitted again.
+        self._emitted: dict[int | None, dict[str, Any]] = {}
 
     def settle(self) -> None:
-        """All that is known by now has been told."""
-        self._told = self._rows()
+        """The current rows count as emitted."""
+        self._emitted = self._rows()
 
     # Packets
 
@@ -111,28 +111,28 @@ class Account:
             here = {"connection_id": self.data_connection_id, "channel": Layer.DATA} | about
             self._log.find(RULE[doubt.rule], doubt.reason, doubt.place, where, **here)
 
-    def tell(self, told: Effects, senders: Senders) -> None:
+    def add(self, effects: Effects, senders: Senders) -> None:
         """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
-        read = told.read
+        read = effects.read
         where = Where(SIDES[read.role], read.byte_start, read.byte_end)
-        about = told.proposal
+        about = effects.proposal
         if read.packet is not None:
-            self._add_message(told, where, senders)
+            self._add_message(effects, where, senders)
         elif where.byte_end > where.byte_start:
-            first = told.broken[0] if told.broken else None
+            first = effects.broken[0] if effects.broken else None
             finding = {
                 "rule": None if first is None else first.rule.id,
                 "severity": None,
                 "message": read.reason if first is None else first.reason,
             }
             self._log.add(QUARANTINE, read.place, where, finding=finding, raw=read.undecoded or None)
-        for broken in told.broken:
+        for broken in effects.broken:
             self._find(broken, read.place, where, read.layer, about)
-        for proposal in told.ended:
-            self._told.pop(proposal.number, None)
+        for proposal in effects.ended:
+            self._emitted.pop(proposal.number, None)
             self._add_proposal(proposal, self._proposal_row(proposal))
 
-    def tell_plain(self, spoken: Spoken, senders: Senders) -> None:
+    def add_fast(self, spoken: Spoken, senders: Senders) -> None:
         """The rows of pieces that compiled loops have read."""
         modes = {side: self.session.state.mode(role) for side, role in enumerate(Role)}
         greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
@@ -151,8 +151,8 @@ class Account:
             proposal_number=None if proposal is None else proposal.number,
         )
 
-    def _add_message(self, told: Effects, where: Where, senders: Senders) -> None:
-        read, packet, proposal = told.read, told.read.packet, told.proposal
+    def _add_message(self, effects: Effects, where: Where, senders: Senders) -> None:
+        read, packet, proposal = effects.read, effects.read.packet, effects.proposal
         assert packet is not None
         about: dict[str, Any] = {
             "channel": read.layer.value,
@@ -164,20 +164,20 @@ class Account:
             return
         message = packet_fields(packet) | {
             "kind": kind_of(packet),
-            "cursor_before": told.cursor_before,
-            "cursor_after": told.cursor_after,
-            "seq": told.seq,
-            "follows_byte_start": told.follows,
-            "entry_hash": None if told.entry is None else told.entry.entry_hash,
-            "payload": None if told.payload is None else payload_row(told.payload),
+            "cursor_before": effects.cursor_before,
+            "cursor_after": effects.cursor_after,
+            "seq": effects.seq,
+            "follows_byte_start": effects.follows,
+            "entry_hash": None if effects.entry is None else effects.entry.entry_hash,
+            "payload": None if effects.payload is None else payload_row(effects.payload),
         }
         if isinstance(packet, RawPayload | CompressedPayload):
-            message |= {"data": told.data, "compressed": told.compressed}
+            message |= {"data": effects.data, "compressed": effects.compressed}
         self._log.add(MESSAGE, read.place, where, message=message, **about)
-        if told.entry is not None:
+        if effects.entry is not None:
             mode = self.session.state.mode(read.role)
             sent = {"greedy": None if mode is None else mode.greedy, "sender": senders[read.role]}
-            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
+            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(effects.entry) | sent, **about)
         if isinstance(packet, Cancel) and proposal is not None:
             for shown in packet.entries:
                 whole = shown.in_log(*proposal.log)
@@ -190,16 +190,16 @@ class Account:
     # Entities
 
     def conclude(self) -> None:
-        """A row of the session and of each proposal that changed since it was told last."""
+        """Emit a row of the session and of each proposal that changed since its last row."""
         rows = self._rows()
         for key, row in rows.items():
-            if key is None and self._told.get(key) != row:
+            if key is None and self._emitted.get(key) != row:
                 self._add_entity(SESSION, session=row)
         for proposal in self.session.state.proposals.values():
             row = rows[proposal.number]
-            if self._told.get(proposal.number) != row:
+            if self._emitted.get(proposal.number) != row:
                 self._add_proposal(proposal, row)
-        self._told = rows
+        self._emitted = rows
 
     def _add_proposal(self, proposal: Proposal, row: dict[str, Any]) -> None:
         about = {"proposal_id": proposal.propose.id, "proposal_number": proposal.number}
@@ -277,7 +277,7 @@ class Conversation:
             self._restore(json.loads(snapshot))
         self._account.session.state.peer_received = self._peer_received
         self._plain = Plain(self._reader, self._account.session, options)
-        #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
+        #: How many pieces the fast path gets, and how many the reference path takes after one that doesn't fit.
         self._share, self._patience = _MOST_READ, _FEWEST_READ
         account = self._account
         account.connection_id, account.first = connection.connection_id, connection.first
@@ -300,7 +300,7 @@ class Conversation:
         while at < len(pieces):
             spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
             if spoken is not None:
-                self._account.tell_plain(spoken, self._senders)
+                self._account.add_fast(spoken, self._senders)
                 at += len(spoken.pieces)
                 self._patience, self._share = _FEWEST_READ, max(4 * len(spoken.pieces), _FEWEST_READ)
                 continue
@@ -358,14 +358,14 @@ class Conversation:
 
     def _take(self, reads: Sequence[Read]) -> None:
         for read in reads:
-            told = self._account.session.receive(read)
-            self._account.tell(told, self._senders)
-            if told.ends:
+            effects = self._account.session.receive(read)
+            self._account.add(effects, self._senders)
+            if effects.ends:
                 self._reader.stop(read.role, read.byte_end)
                 break
 
     def conclude(self) -> None:
-        """A row of the session and of each proposal that changed since it was told last."""
+        """Emit a row of the session and of each proposal that changed since its last row."""
         self._account.conclude()
 
     def snapshot(self) -> str:

@@ -1,4 +1,4 @@
-"""What a packet, an entry or a side of a proposal says, as the structs of the log `silver.bamboo`."""
+"""Packets, entries and sides of proposals as the structs of the log `silver.bamboo`."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def packet_fields(packet: PointToPoint) -> dict[str, Any]:
             return fields | {"eagerness": None if packet.eagerness is None else packet.eagerness.name.lower()}
         case Cancel():
             entries = [entry.data for entry in packet.entries] if packet.entries else None
-            told = {"code": packet.reason.value, "reason": packet.reason.name.lower(), "seqnum": packet.seqnum}
-            return told | {"entries": entries}
+            fields = {"code": packet.reason.value, "reason": packet.reason.name.lower(), "seqnum": packet.seqnum}
+            return fields | {"entries": entries}
         case Notify() | SkipBytes():
             return {"count": packet.count}
         case RawPayload():
@@ -148,9 +148,9 @@ def shown_row(data: bytes, origin: str, sender: str) -> dict[str, Any]:
     """An entry that a cancel or a file shows in full."""
     decoded = decode(data)
     place = {"author": decoded.author, "log_id": decoded.log_id, "seq": decoded.seq}
-    told = {"origin": origin, "sender": sender, "data": data, "entry_hash": yamf.digest(data)} | place
+    fields = {"origin": origin, "sender": sender, "data": data, "entry_hash": yamf.digest(data)} | place
     entry: Entry | None = decoded.entry
     if entry is None:
-        return told | {"rule": None if decoded.rule is None else decoded.rule.name, "reason": decoded.reason}
+        return fields | {"rule": None if decoded.rule is None else decoded.rule.name, "reason": decoded.reason}
     names = ("end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
-    return told | {name: getattr(entry, name) for name in names}
+    return fields | {name: getattr(entry, name) for name in names}

@@ -16,7 +16,7 @@ from wirehouse_codecs.bamboo.rules import BYMUX_RULES, ENDS
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.simulator import fault_scripts
 from wirehouse_codecs.bamboo.simulator import faulty_entries as broken
-from wirehouse_codecs.bamboo.simulator.fault_scripts import Act, Scene
+from wirehouse_codecs.bamboo.simulator.fault_scripts import Act, FaultScript
 from wirehouse_codecs.bamboo.simulator.faulty_entries import Make
 from wirehouse_codecs.bamboo.simulator.peers import Manner
 from wirehouse_codecs.bamboo.wire import yamf
@@ -49,15 +49,15 @@ class Fault:
         setup = Setup(self.greedy, self.greedy, self.window, self.window)
         return Manner(dict.fromkeys(Role, setup), client, two_connections=two_connections)
 
-    def play(self, name: str, scene: Scene) -> None:
-        """All that is said on the connection."""
+    def play(self, name: str, script: FaultScript) -> None:
+        """Everything that is sent on the connection."""
         assert self.act is not None
-        scene.begin()
-        self.act(scene)
+        script.begin()
+        self.act(script)
         if (self.rule or name) in ENDS:
-            scene.close(Ending.RESET)
+            script.close(Ending.RESET)
         elif name not in LEFT_OPEN:
-            scene.end()
+            script.end()
 
     def written(self, seed: int) -> list[Written]:
         """The entries of a file."""
@@ -179,7 +179,7 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
             fault_scripts.compressed(6, b"\x03abc\x83\x04"), "A copy is from before the first byte."
         ),
         "lzfoo_truncated": _fault(fault_scripts.compressed(6, b"\x06abc"), "A literal of 6 bytes has 3."),
-        "length_mismatch": _fault(fault_scripts.compressed(6, b"\x03abc"), "What is told to be 6 bytes are 3."),
+        "length_mismatch": _fault(fault_scripts.compressed(6, b"\x03abc"), "A payload announces 6 bytes and has 3."),
         "eagerness_ignored": _fault(fault_scripts.unasked_data),
         "skip_size_untrue": _fault(fault_scripts.called_small),
         "skip_of_mandatory_payload": _fault(fault_scripts.not_at_hand),
@@ -225,7 +225,7 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     }
 )
 
-#: Faults that only the check of signatures tells.
+#: Faults that only the check of signatures shows.
 SIGNATURE_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "signature_in_safe_mode": _fault(fault_scripts.wrong_signature, rule="invalid_data_in_safe_mode"),

@@ -150,11 +150,11 @@ class Reader:
         if self._header:
             data, self._header = self._header + data, b""
         start, at = self._at, 0
-        found: list[Read | Content] = []
+        items: list[Read | Content] = []
         while at < len(data) and not self.lost:
             if self._content_left:
                 piece = data[at : at + self._content_left]
-                found.append(Content(self._stream_id, start + at, piece))
+                items.append(Content(self._stream_id, start + at, piece))
                 self._content_left -= len(piece)
                 at += len(piece)
                 continue
@@ -168,9 +168,9 @@ class Reader:
             elif read.packet.content_bytes:
                 self._content_left, self._stream_id = read.packet.content_bytes, read.packet.stream_id or 0
                 read = read._replace(byte_end=read.byte_end + self._content_left)
-            found.append(read)
+            items.append(read)
         self._at = start + at
-        return found
+        return items
 
     def skip(self, size: int) -> bool:
         """Skip bytes that are missing. False: not all of them belong to the current Write."""

@@ -1,7 +1,8 @@
-"""Entries of bamboo logs: fields, encoding and signing, and the strict decoder (bamboo specification, "Encoding").
+"""Entries of Bamboo logs: fields, encoding, signing, and the strict decoder (Bamboo specification, "Encoding").
 
-`decode` is the readable decoder of one entry; `scan` reads many, and leaves to it all that is odd. Both are strict:
-what another implementation would repair before it checks the signature has another hash, so it is another entry.
+`decode` is the reference path for one entry. `scan` decodes many entries and leaves unusual ones to `decode`. Both are
+strict. If an implementation repaired an entry before checking its signature, it would have another hash, so it would be
+another entry.
 """
 
 from __future__ import annotations
@@ -306,7 +307,7 @@ class Scanned(NamedTuple):
 
 
 def scan(entries: pa.Array) -> Scanned:
-    """The fields of `entries`, of binary: the compiled twin of `decode`, for entries that are rightly encoded."""
+    """The fields of `entries`, a binary column: the fast path of `decode`, for correctly encoded entries."""
     count = len(entries)
     _, offsets, held = entries.buffers()
     data = np.frombuffer(held or b"", np.uint8)

@@ -1,11 +1,11 @@
-"""Where the packets of bymux go on after bytes that the capture lacks.
+"""Finds the next packet of bymux after missing bytes.
 
-Believed is a place where two Writes in a row, among packets for the streams of the channels, hold whole packets of
-these. Peers that write packets in pieces are not found again. If bytes are missing within a Write, all Writes after it
-are known, and `Writes` looks for the packets of its channel alone.
+A position counts as a packet if two Writes in a row from there, among packets for the streams of the channels, contain
+whole packets of these channels. So peers that split packets into several Writes are not found again. If bytes are
+missing within a Write, all later Writes are known. Then `Writes` searches only the packets of its channel.
 
-Any bytes may be those of Writes that overlap, and hold the same bytes. So what begins at a place is read once, whatever
-it is the content of, and places that lead to one another are a `_Run`, which isn't walked again.
+Any bytes may look like overlapping Writes with the same content. So each position is read only once, and positions that
+lead to each other are one `_Run`, which is followed only once.
 """
 
 from __future__ import annotations

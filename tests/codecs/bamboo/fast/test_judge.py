@@ -260,7 +260,7 @@ def test_entries_with_links_that_are_not_known_are_taken(taken: list[Spoken], bo
     other = {"other": long_log(), "other_first": 300} if both else {}
     made = dialogue(long_log(), 700, Random(4), first=300, **other)
     compare(pieces_of(made, repeat(100)), [])
-    sizes = np.concatenate([said.sizes for spoken in taken for said in spoken.said.values()])
+    sizes = np.concatenate([side_data.sizes for spoken in taken for side_data in spoken.by_side.values()])
     assert np.count_nonzero(sizes == 0) > 250
 
 
@@ -320,8 +320,8 @@ def test_credits_of_created_streams_before_anything_is_written_there() -> None:
 
 def simulated(**config: Any) -> Iterator[Made]:
     """What the sides of simulated connections write."""
-    for talk in simulator.connections(simulator.SimulatorConfig(**config)):
-        yield [(event.direction, event.data) for event in talk.events if isinstance(event, Send)]
+    for dialogue in simulator.connections(simulator.SimulatorConfig(**config)):
+        yield [(event.direction, event.data) for event in dialogue.events if isinstance(event, Send)]
 
 
 def compared(**config: Any) -> int:

@@ -19,7 +19,7 @@ from tests.support.simulators import assert_the_same_again
 from wirehouse_codecs.bamboo.inspection import recognises
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.setup import Channel
-from wirehouse_codecs.bamboo.simulator.scenarios import WAYS
+from wirehouse_codecs.bamboo.simulator.scenarios import SCENARIOS
 from wirehouse_codecs.bamboo.simulator.simulator import (
     OTHER_RECORDS,
     PORTS,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.property
 
 SMALL = SimulatorConfig(connections=2, entries=20, ways=0)
 #: All that may happen to legal traffic.
-LIVELY = replace(SMALL, connections=6, entries=10, ways=len(WAYS))
+LIVELY = replace(SMALL, connections=6, entries=10, ways=len(SCENARIOS))
 
 
 @pytest.fixture(scope="module")
