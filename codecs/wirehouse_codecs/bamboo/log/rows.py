@@ -36,7 +36,7 @@ SHARED: Final = ("author", "log_id", "start", "lower_info", "offset", "payload_o
 
 
 def half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
-    """Where a side of a proposal stands."""
+    """The state of a side of a proposal."""
     half = proposal.halves[role]
     wants: Settings = half.wants
     cursor: Cursor = half.cursor
@@ -120,7 +120,7 @@ def payload_row(payload: Payload) -> dict[str, Any]:
 
 
 def rebuilt_row(entry: Rebuilt) -> dict[str, Any]:
-    """An entry that metadata stands for."""
+    """An entry that was rebuilt from metadata."""
     link_rule = "link_unknown" if entry.unknown else None
     link_reason = f"the hash of {' and '.join(map(str, entry.unknown))} isn't known" if entry.unknown else None
     return {

@@ -25,7 +25,7 @@ from wirehouse_codecs.tcp.reassembly import Connection
 #: Of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
 #: Fields that no other packet has are null. Sizes and windows are in bytes. Hashes are digests, or, where they aren't
-#: rightly written, the 66 bytes that stand there.
+#: correctly written, the 66 bytes that stand there.
 MESSAGE_TYPE: Final = pa.struct(
     [
         ("kind", pa.string()),

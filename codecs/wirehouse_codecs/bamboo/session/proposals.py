@@ -239,7 +239,7 @@ class Count:
     metadata: int = 0
     payloads: int = 0
     raw_bytes: int = 0
-    #: Of compressed payloads: bytes on the wire, and what they stand for.
+    #: For compressed payloads: bytes on the wire, and decompressed bytes.
     compressed_bytes: int = 0
     inflated_bytes: int = 0
     notified: int = 0
@@ -270,7 +270,7 @@ class Half:
 
     @property
     def cursor(self) -> Cursor:
-        """Where it stands by the newest settings."""
+        """The cursor by the newest settings."""
         return self.versions[-1].cursor
 
     def hear(self, seq: int, heard: Heard) -> None:
@@ -325,7 +325,7 @@ class Proposal:
     outcome: Outcome | None = None
     #: The hash that its author expects was compared, and the entry has another one.
     hash_differs: bool = False
-    #: Bytes of the capture are missing: where its sides stand isn't known.
+    #: Bytes of the capture are missing, so its cursors are unknown.
     partial: bool = False
 
     @classmethod

@@ -46,7 +46,7 @@ class FaultScript(Dialogue):
     captured_from_ns: int = 0
 
     def log(self, length: int, payload_bytes: int = 40, *, ends: bool = False) -> Log:
-        """The log of most scenes."""
+        """The log of most scripts."""
         return made_log(self.random.getrandbits(32), length, payload_bytes, ends=ends)
 
     def exchange(self, log: Log, proposer: Role = A) -> Exchange:

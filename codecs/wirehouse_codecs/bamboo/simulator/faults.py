@@ -28,7 +28,7 @@ from wirehouse_codecs.simulate.script import Ending
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way to break one rule."""
+    """A script that breaks one rule."""
 
     #: What is wrong, one sentence.
     sentence: str
@@ -68,7 +68,7 @@ class Fault:
         return [*right, Written(bad.data, bad.payload)]
 
 
-#: Their connections end in a way of their own.
+#: Scripts that end their connections themselves.
 LEFT_OPEN: Final = frozenset({"close_not_answered", "truncated_packet"})
 #: Broken only where there is bymux: also what comes of a set-up, and of packets that are found again.
 OF_BYMUX: Final = frozenset(rule.name for rule in BYMUX_RULES) - {"truncated_packet", "noncanonical_varu64"} | {

@@ -1,6 +1,6 @@
-"""Two peers that replicate Bamboo logs, as simulator.py has them talk: their connection, and what they say on it.
+"""Two peers of the simulator that replicate Bamboo logs: their connection, and the packets that they send.
 
-A `Talk` is the connection: set-ups, bymux with its credits and its shutdown, or a connection for each channel. An
+A `Dialogue` is the connection: set-ups, bymux with its credits and its shutdown, or a connection for each channel. An
 `Exchange` is one proposal on it with the cursors of both sides. replication.py has peers use them as the specification
 wants it, faults.py otherwise.
 """
@@ -84,7 +84,7 @@ class Manner:
 
 
 class Dialogue:
-    """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
+    """The packets of both sides on one connection. Each side receives the other one's packets before it sends more."""
 
     def __init__(self, manner: Manner, opened_ns: int, random: Random) -> None:
         self.manner, self.random = manner, random
@@ -340,7 +340,7 @@ class Exchange:
     # Data
 
     def piece(self, role: Role) -> Piece | None:
-        """Where a side stands."""
+        """The cursor of a side."""
         return self.plan.piece(self.index[role])
 
     def entry(self, seq: int) -> Published:
@@ -355,7 +355,7 @@ class Exchange:
         return self.entry(piece.seq)
 
     def send(self, role: Role, pieces: int = 1) -> None:
-        """A side sends the pieces that are due, each payload whole or from where it stands."""
+        """A side sends the next pieces. A payload is sent whole, or from the cursor on."""
         sent = b"".join([self.dialogue.switched(role, self.id), *(self.bytes_due(role) for _ in range(pieces))])
         self.dialogue.write(role, Channel.DATA, sent)
 

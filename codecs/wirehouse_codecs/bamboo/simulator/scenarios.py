@@ -37,7 +37,7 @@ _TEXT: Final = b"the quick brown fox jumps over the lazy dog and runs away from 
 
 
 class Logs:
-    """Logs of a connection that are kept, each for a way of its own."""
+    """Logs of a connection that are kept, each for its own scenario."""
 
     def __init__(self, key: nacl.signing.SigningKey, random: Random) -> None:
         self._key, self._random = key, random
@@ -454,7 +454,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
 
 
 def at_once(dialogue: Dialogue, scenarios: list[Iterator[None]], most: int = 3) -> Iterator[None]:
-    """Follow ways, some at once, each a step when chance says so."""
+    """Run scenarios, `most` at once; chance decides which one takes the next step."""
     waiting, running = list(scenarios), list[Iterator[None]]()
     while waiting or running:
         while waiting and len(running) < most:

@@ -50,7 +50,7 @@ PORTS: Final = {Channel.CONTROL: 8020, Channel.DATA: 8021}
 MIXED, SAFE, GREEDY = "mixed", "safe", "greedy"
 #: Connections begin so far apart.
 _BEGIN_NS: Final = 1_370_000
-#: A connection begins with another way than the one before.
+#: How far apart the first scenarios of two connections are.
 _SCENARIOS_APART: Final = 5
 
 
@@ -61,7 +61,7 @@ class SimulatorConfig:
     seed: int = 0
     #: How the channels are carried: `bymux`, or `two_connections`.
     transport: str = BYMUX
-    #: How peers send: `safe`, `greedy`, or each connection in another way.
+    #: How peers send: `safe`, `greedy`, or `mixed` (the connections differ).
     mode: str = MIXED
     connections: int = 4
     #: Logs that are replicated on each connection; every second one by the side that was called.
@@ -82,7 +82,7 @@ class SimulatorConfig:
     interval_ms: int = 50
     #: The largest window for compression; 0 = none.
     window_bytes: int = 32_768
-    #: Further proposals of each connection, of which each is dealt with in another way.
+    #: How many more proposals each connection has, one for each of so many scenarios.
     ways: int = 20
     #: Proposals of each connection that are cancelled with the proof of a fork.
     forks: int = 0
@@ -184,7 +184,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     at = 0 if alone else number
     greedy = {SAFE: (0, 0), GREEDY: (1, 1), MIXED: ((0, 0), (1, 1), (1, 0), (0, 1))[at % 4]}[config.mode]
     window = config.window_bytes
-    # In one way of five a side accepts no compression, in another it accepts less.
+    # In one of five cases a side accepts no compression, in another one it accepts less.
     receives = window if at % 5 < 3 else (0, window // 4)[at % 5 - 3]
     setups = {
         Role.PROACTIVE: Setup(bool(greedy[0]), bool(greedy[1]), window, window),

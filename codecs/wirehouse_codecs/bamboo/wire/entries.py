@@ -293,7 +293,7 @@ class Scanned(NamedTuple):
     #: Bytes among which the entries stand, and where each begins.
     data: Array
     begin: Array
-    #: The entry is rightly encoded.
+    #: The entry is correctly encoded.
     right: Array
     end_of_log: Array
     log_id: Array
@@ -333,12 +333,12 @@ def fixed(rows: Array, there: Array) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.shape[1]), len(rows), buffers)
 
 
-#: What follows from an entry that is rightly encoded.
+#: What follows from an entry that is correctly encoded.
 FOLLOWING: Final = ("lipmaalink", "backlink", "payload_hash", "signature")
 
 
 def following(entries: pa.Array) -> tuple[Array, dict[str, pa.Array]]:
-    """Which of `entries`, of binary, are rightly encoded; of these the fields of FOLLOWING, as `Entry` has them."""
+    """Which of `entries`, of binary, are correctly encoded; of these the fields of FOLLOWING, as `Entry` has them."""
     scanned = scan(entries)
     hash_at, right = scanned.payload_hash_at, scanned.right
     places = {
@@ -417,7 +417,7 @@ def _walk(data: Array, begin: int, end: int, row: int, numbers: Array, marks: Ar
 
 
 def find(data: bytes | bytearray, at: int = 0) -> int:
-    """Where the next rightly encoded entry begins, `at` or later; -1 = none is there in full."""
+    """Where the next correctly encoded entry begins, `at` or later; -1 = none is there in full."""
     numbers, marks = np.zeros((3, 1), np.uint64), np.zeros((4, 1), np.int64)
     return int(_find(np.frombuffer(data, np.uint8), at, numbers, marks))
 

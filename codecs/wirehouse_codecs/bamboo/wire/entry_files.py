@@ -265,7 +265,7 @@ def _damage(start: int, data: bytes, reason: str = "no entry") -> Record:
 
 
 def _end_before_entry(data: bytes, at: int) -> int | None:
-    """Where the entry at `at` ends that is not rightly encoded, if right after it comes one that is, or nothing."""
+    """Where the entry at `at` ends that is not correctly encoded, if right after it comes one that is, or nothing."""
     end = end_of(data, at)
     if end is None or end == len(data):
         return end

@@ -97,7 +97,7 @@ class Verification(NamedTuple):
 
 #: Author and log id.
 LogOf = tuple[bytes, int]
-#: Of entries that are rightly encoded, by hash: their log.
+#: Of entries that are correctly encoded, by hash: their log.
 Elsewhere = Mapping[bytes, LogOf]
 
 
@@ -264,12 +264,12 @@ class _Batch:
                     regular[group] = False
 
     def find(self, hashed: bytes) -> _Known | None:
-        """The rightly encoded entry with that hash."""
+        """The correctly encoded entry with that hash."""
         i = self.first.get(hashed)
         return None if i is None or not self.scanned.right[i] else self._known(i)
 
     def log_of(self, hashed: bytes) -> LogOf | None:
-        """The log of the rightly encoded entry with that hash, which need not be given."""
+        """The log of the correctly encoded entry with that hash, which need not be given."""
         one = self.find(hashed)
         return self._elsewhere.get(hashed) if one is None else (one.author, one.log_id)
 
@@ -401,7 +401,7 @@ class _Link(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """A distinct entry that is rightly encoded."""
+    """A distinct entry that is correctly encoded."""
 
     index: int
     hash: bytes
@@ -438,9 +438,9 @@ class _Log:
 
 def _judge(log: _Log, batch: _Batch) -> None:
     """Find the verdicts on the entries of a log, the rules that they break, and the proofs that it is forked."""
-    for seq, twins in log.signed.items():
-        if len(twins) > 1:
-            log.forks[seq] = (Proof.ENTRIES, twins[0].index, twins[1].index)
+    for seq, rivals in log.signed.items():
+        if len(rivals) > 1:
+            log.forks[seq] = (Proof.ENTRIES, rivals[0].index, rivals[1].index)
     _judge_links(log, batch)
     _judge_end(log)
     _leave_partings(log)
