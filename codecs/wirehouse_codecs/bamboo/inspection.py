@@ -1,4 +1,4 @@
-"""What one capture of Bamboo connections says, row by row, in the columns of the silver tables."""
+"""Decodes one capture of Bamboo connections for `inspect`: rows in the columns of the silver tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, judge
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES
+from wirehouse_codecs.bamboo.correlation.log_state import judge
 from wirehouse_codecs.bamboo.correlation.packet_entries import OWN, PacketEntries, takes
 from wirehouse_codecs.bamboo.correlation.payload_replay import Replays
 from wirehouse_codecs.bamboo.log.file_rows import row_of
@@ -17,10 +18,11 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL, RULE
-from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import decode_setup
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
-from wirehouse_codecs.bamboo.wire.messages import ChannelReader, decode_setup
 from wirehouse_codecs.logs import inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected
 from wirehouse_codecs.logs.rows import MESSAGE
@@ -30,7 +32,7 @@ _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", 
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Bamboo; None = it isn't.
+    """Why a connection whose sides begin so counts as Bamboo. None: it doesn't.
 
     Nothing in it names the protocol. So each side that was seen must have a set-up and packets of bymux for the usual
     streams, and some side packets of the control channel; and none of them breaks a rule.
@@ -48,10 +50,10 @@ def _control_packets(data: bytes) -> int | None:
     if setup is None or setup.noncanonical:
         return None
     streams = {stream_id: ChannelReader(channel) for stream_id, channel in BambooOptions().start().channels.items()}
-    items = bymux.Reader().receive(data[setup.byte_end :])
+    items = bymux_packets.Reader().receive(data[setup.byte_end :])
     received = []
     for item in items:
-        if isinstance(item, bymux.Content):
+        if isinstance(item, bymux_packets.Content):
             if item.stream_id == BambooOptions().control_stream:
                 received += streams[item.stream_id].receive(item.data)
         elif item.packet is None or item.wide or (item.packet.stream_id or 0) not in streams:
@@ -62,10 +64,10 @@ def _control_packets(data: bytes) -> int | None:
 def inspect(
     batches: Iterable[pa.RecordBatch], port: int | None = None, options: BambooOptions | None = None
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in order of arrival.
 
-    The servers are those at `port`, or at the ports of `options`, else handshakes tell; without options clients are
-    taken for the proactive sides. Entries are put together from what the capture holds; they come last.
+    Servers are the hosts at `port` or at the ports of `options`. Else the handshakes decide. Without options the
+    clients are the proactive sides. Entries are rebuilt from the capture alone, and come last.
     """
     options = options or BambooOptions()
     entries, replays = PacketEntries(), Replays()
@@ -75,8 +77,8 @@ def inspect(
         for row in of_record:
             if row["row_kind"] == MESSAGE:
                 yield _message(row)
-            elif (told := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
-                yield told
+            elif (verdict := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
+                yield verdict
             replays.take(row)
             if takes(row):
                 signed.append(row)
@@ -114,7 +116,7 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
         verdicts |= {row["entry_id"]: row for row in changes.entries.to_pylist()}
         broken += changes.broken.to_pylist()
         for fork in changes.new_forks:
-            broken.append(dict(fork.place) | {"reason": "fork", "message": fork.said})
+            broken.append(dict(fork.place) | {"reason": "fork", "message": fork.description})
     for record in records:
         place = {name: record[name] for name in _FILE_PLACE}
         if record["row_kind"] != ENTRY:
@@ -125,15 +127,15 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
                 | {"protocol": PROTOCOL, "rule": finding["rule"], "reason": finding["message"], "value": record["raw"]},
             )
             continue
-        known, told = record["known"], verdicts[record["known"]["entry_id"]]
-        row = {name: known[name] for name in _ENTRY_NAMES} | {name: told[name] for name in _VERDICT}
-        if known["payload_rule"] is not None and told["reason"] is None:
+        known, verdict = record["known"], verdicts[record["known"]["entry_id"]]
+        row = {name: known[name] for name in _ENTRY_NAMES} | {name: verdict[name] for name in _VERDICT}
+        if known["payload_rule"] is not None and verdict["reason"] is None:
             row |= {"verdict": Verdict.INVALID.value, "reason": known["payload_rule"], "message": "of this payload"}
         yield inspection.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
     for row in sorted(broken, key=itemgetter("record_number")):
         rule = ENTRY_RULE[row["reason"]]
-        told = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
-        yield inspection.VIOLATION, told | {name: row[name] for name in _FILE_PLACE}
+        verdict = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
+        yield inspection.VIOLATION, verdict | {name: row[name] for name in _FILE_PLACE}
 
 
 _FILE_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
@@ -145,7 +147,7 @@ _ENTRY_NAMES: Final = (
 
 
 def _whole(records: Iterable[Row]) -> Iterator[Row]:
-    """Records in one that stand in several pieces."""
+    """Joins records that came in several pieces."""
     pieces: list[Row] = []
     for record in records:
         pieces.append(record)

@@ -1,7 +1,7 @@
-"""Options of a Bamboo source: how the two channels are carried, who is proactive, how much is kept.
+"""Options of a Bamboo source: how the two channels are carried, which side is proactive, and limits.
 
-The specification leaves open which streams of bymux the channels are, and, where two connections take the place of
-bymux, how the sides exchange their set-up ("Running Over Bymux"; "Session Setup": irrelevant). So both are told here.
+The specification leaves two things open ("Running Over Bymux"; "Session Setup": irrelevant). Which streams of bymux are
+the channels? And over two connections, how do the sides exchange their set-ups? The options answer both.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BambooOptions(OptionTable):
     control_port: int | None = None
     data_port: int | None = None
     pairs: str = ORDER
-    #: With two connections: what client and server said at set-up; None = unknown.
+    #: With two connections: the set-ups of client and server. None: unknown.
     client_setup: Setup | None = None
     server_setup: Setup | None = None
     #: The side that is proactive.

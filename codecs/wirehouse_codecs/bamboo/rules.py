@@ -1,10 +1,10 @@
 """The rules of Bamboo Point-2-Point, in the order in which a packet or an entry is judged.
 
-A packet breaks at most one violation of its channel, the first in this order. After a violation of `ENDS` the
-connection is to be dropped: its later bytes are kept as one row of quarantine, and judged no more. Entries have rules
-of their own: `ENTRY_RULE`, in whose order an entry's reason is found. In entry files and in cancels 133 and 135 they
-are violations; of an entry put together from packets they are only the reason, and the finding is one of the data
-channel.
+A packet breaks at most one violation of its channel: the first one in this order. After a violation of `ENDS` the
+connection has to be dropped, so its later bytes are one row of quarantine and are not judged. Entries have rules of
+their own, `ENTRY_RULE`; the first one that an entry breaks is its reason. In entry files and in cancels 133 and 135
+these rules are violations. For an entry that was rebuilt from packets they are only a reason, and the finding is a rule
+of the data channel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the two sides of a Bamboo session agree on before its first message: channels, roles, sizes."""
+"""What the two sides of a Bamboo session agree on before their first packet: channels, roles and sizes."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ class Setup:
     receives_greedily: bool
     send_window: int
     receive_window: int
-    #: The six bits of the first byte that are ignored, as they stand in it.
+    #: The six ignored bits of the first byte, in their position.
     ignored_bits: int = 0

@@ -1,8 +1,8 @@
-"""Payloads of proposals that carry no metadata, judged by the entries that the service knows (gold).
+"""Judges the payloads of proposals that carry no metadata, by entries that the service knows from elsewhere (gold).
 
-Silver reads each connection by itself. Here the messages of such proposals come together with the signed entries of
-their log, of the windows before and of this one (`correlation/payload_replay.py`). Most runs have no such proposal, and
-then nothing more is read.
+Silver decodes each connection on its own, so it can't judge these payloads. Here the messages of such proposals are
+joined with the signed entries of their log, from earlier windows and this one (`correlation/payload_replay.py`). Most
+runs have no such proposal. Then nothing else is read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, UINT
 from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES, RULE
 from wirehouse_codecs.logs.rows import MESSAGE
-from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import few
+from wirehouse_pipelines.bamboo import verification_rows
+from wirehouse_pipelines.bamboo.verification_rows import few
 from wirehouse_pipelines.delta import spark_tables, table_reader
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.stages import buckets
@@ -42,16 +42,16 @@ from wirehouse_pipelines.stages import buckets
 _KEY: Final = ("source", "author", "log_id")
 _PROPOSAL: Final = ("source", "window_start", "connection_id", "proposal_number")
 _WANTS: Final = ("min_payload", "max_payload")
-#: An entry that may be known, of the log of a proposal.
+#: A known entry of the log of a proposal.
 _ENTRY: Final = pa.schema(
     [
         *(("source", pa.string()), ("window_start", pa.string()), ("author", pa.binary()), ("log_id", UINT)),
         *(("seq", UINT), ("entry_hash", pa.binary()), ("payload_size", UINT), ("payload_hash", pa.binary())),
     ]
 )
-#: What is read of written entries.
+#: More columns that are read from written entries.
 _READ: Final = ("data", "own_rule", "signature_rule")
-_FOUND: Final = pa.schema(
+_FINDING: Final = pa.schema(
     [
         *(("source", pa.string()), ("window_start", pa.string())),
         *(SCHEMA.field(name) for name in PLACED),
@@ -60,8 +60,8 @@ _FOUND: Final = pa.schema(
 )
 
 
-def found(work: Work, verified: verification.Verified, of_kind: Callable[[str], DataFrame]) -> DataFrame | None:
-    """Findings about payloads; None: there is no proposal that they could be of."""
+def findings(work: Work, verified: verification_rows.Verified, of_kind: Callable[[str], DataFrame]) -> DataFrame | None:
+    """Findings about payloads. None: the run has no such proposal."""
     asked = work.settle(_asked(work, of_kind))
     if asked.isEmpty():
         return None
@@ -80,11 +80,11 @@ def found(work: Work, verified: verification.Verified, of_kind: Callable[[str], 
     rows = entries.unionByName(placed, allowMissingColumns=True).repartition(*_KEY)
     order = ("window_start", "what", "connection_id", "proposal_number")
     ordered = rows.sortWithinPartitions(*_KEY, *order)
-    return ordered.mapInArrow(_replayed, from_arrow_schema(_FOUND))
+    return ordered.mapInArrow(_replayed, from_arrow_schema(_FINDING))
 
 
 def _asked(work: Work, of_kind: Callable[[str], DataFrame]) -> DataFrame:
-    """Proposals without metadata that began in the window, with what both sides want and how they send."""
+    """Proposals without metadata that began in the window, with the settings and the send modes of both sides."""
     is_without = "(proposal.payload_only OR proposal.offset IS NOT NULL) AND NOT proposal.partial"
     began = work.window_of("proposal.proposed_at_ns") == F.col("window_start")
     wants = [F.struct(*(f"proposal.{side}.{name}" for name in _WANTS)).alias(side) for side in SIDES]
@@ -96,18 +96,18 @@ def _asked(work: Work, of_kind: Callable[[str], DataFrame]) -> DataFrame:
     return proposals.join(sessions, [*_PROPOSAL[:3]])
 
 
-def _entries(work: Work, verified: verification.Verified) -> DataFrame:
-    """Rows of _ENTRY of the entries that are signed: those of the run, and those of the windows before."""
-    told = [json.loads(row.file) for row in verified.of(verification.FILE).select("file").collect()]
-    folder = work.lake.table_folder(verification.ENTRIES_TABLE)
-    files = [spark_tables.File(f"{folder}/{file['path']}", file["size"], 0) for file in told]
+def _entries(work: Work, verified: verification_rows.Verified) -> DataFrame:
+    """Rows of _ENTRY: the correctly signed entries of this run and of earlier windows."""
+    written = [json.loads(row.file) for row in verified.of(verification_rows.FILE).select("file").collect()]
+    folder = work.lake.table_folder(verification_rows.ENTRIES_TABLE)
+    files = [spark_tables.File(f"{folder}/{file['path']}", file["size"], 0) for file in written]
     columns: table_reader.Columns = dict.fromkeys((*_ENTRY.names, *_READ), ())
     made = from_arrow_schema(_ENTRY)
-    new = table_reader.mapped(work.spark, work.lake, verification.ENTRIES_TABLE, files, columns, _signed, made)
+    new = table_reader.mapped(work.spark, work.lake, verification_rows.ENTRIES_TABLE, files, columns, _signed, made)
     if not work.before:
         return new
     signed = "data IS NOT NULL AND own_rule IS NULL AND signature_rule IS NULL"
-    return new.unionByName(work.read_state(verification.ENTRIES_TABLE).where(signed).select(*_ENTRY.names))
+    return new.unionByName(work.read_state(verification_rows.ENTRIES_TABLE).where(signed).select(*_ENTRY.names))
 
 
 def _signed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -117,7 +117,7 @@ def _signed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of _FOUND of rows that stand by log and window: entries first, then messages by proposal."""
+    """Rows of _FINDING from rows ordered by log and window: entries first, then messages by proposal."""
     listed = (row for batch in batches for row in batch.to_pylist())
     for _, of_log in groupby(listed, itemgetter(*_KEY)):
         payloads = Payloads()
@@ -131,7 +131,7 @@ def _replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 _row(one) for one in replay(messages, sides_of(messages[0]["modes"], messages[0]["wants"]), payloads)
             ]
             if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=_FOUND)
+                yield pa.RecordBatch.from_pylist(rows, schema=_FINDING)
 
 
 def _row(one: Found) -> dict[str, Any]:

@@ -10,22 +10,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wirehouse_codecs.bamboo.correlation.log_state import PLACE, needed
+from wirehouse_codecs.bamboo.correlation.entry_rows import PLACE
+from wirehouse_codecs.bamboo.correlation.log_state import needed
 from wirehouse_codecs.bamboo.log.rows import shown_row
 from wirehouse_codecs.bamboo.log.schema import ENTRY_TYPE
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig, entries
 from wirehouse_codecs.bamboo.wire import signatures, yamf
 from wirehouse_codecs.bamboo.wire.entries import decode
 from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
-from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, UNSURE, check, fold
+from wirehouse_pipelines.bamboo import signature_checks, verification_input, verification_rows
+from wirehouse_pipelines.bamboo.log_results import fold
+from wirehouse_pipelines.bamboo.signature_checks import check
+from wirehouse_pipelines.bamboo.verification_rows import BAD, ENTRY, LOG, READ, STATE, UNSURE
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
 NAMES = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
 
 
-def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **told: Any) -> Row:
+def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **fields: Any) -> Row:
     entry = decode(data).entry
     assert entry is not None
     hashed = yamf.digest(data)
@@ -46,7 +49,7 @@ def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **told: An
         "arrived_at_ns": at,
         "capture_id": b"c",
         **place,
-        **told,
+        **fields,
     }
 
 
@@ -59,21 +62,21 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         counted.extend(listed.to_pylist())
         return signatures.signature_rules(listed)
 
-    monkeypatch.setattr(verification, "signature_rules", counting)
+    monkeypatch.setattr(signature_checks, "signature_rules", counting)
     return counted
 
 
 def verified(rows: list[Row], known_logs: Sequence[Row] = ()) -> list[Row]:
-    """What a task tells of them, however they came together."""
+    """The rows that a task returns for them, in whatever order they came."""
     came = [dict.fromkeys(READ.names) | row for row in (*rows, *known_logs)]
     Random(1).shuffle(came)
-    told = list(fold(check(pa.RecordBatch.from_pylist(came, schema=READ))))
-    entries = [row | {"told": ENTRY, "key": "log"} for one in told for row in one.entries.to_pylist()]
-    return [*entries, *(row for one in told for row in one.others.to_pylist())]
+    results = list(fold(check(pa.RecordBatch.from_pylist(came, schema=READ))))
+    entries = [row | {"row_kind": ENTRY, "key": "log"} for one in results for row in one.entries.to_pylist()]
+    return [*entries, *(row for one in results for row in one.others.to_pylist())]
 
 
-def told_as(rows: list[Row], what: str) -> list[Row]:
-    return [row for row in rows if row["told"] == what]
+def of_kind(rows: list[Row], what: str) -> list[Row]:
+    return [row for row in rows if row["row_kind"] == what]
 
 
 def test_replays_and_both_directions_cost_no_signature(checks: list[bytes]) -> None:
@@ -82,44 +85,44 @@ def test_replays_and_both_directions_cost_no_signature(checks: list[bytes]) -> N
         for turn, (window, sender) in enumerate((("w1", "a"), ("w1", "b"), ("w2", "a"), ("w3", "b")))
         for at, data in enumerate(LOG_OF)
     ]
-    told = verified(rows)
+    results = verified(rows)
     assert len(checks) == len(LOG_OF)
-    assert [row["seen_from"] for row in told_as(told, ENTRY)] == [["a", "b"]] * len(LOG_OF)
-    assert [(row["window_start"], row["verified_up_to"]) for row in told_as(told, LOG)] == [("w1", 20)]
+    assert [row["seen_from"] for row in of_kind(results, ENTRY)] == [["a", "b"]] * len(LOG_OF)
+    assert [(row["window_start"], row["verified_up_to"]) for row in of_kind(results, LOG)] == [("w1", 20)]
 
 
-def test_what_windows_before_told_costs_no_signature(checks: list[bytes]) -> None:
+def test_what_earlier_windows_verified_costs_no_signature(checks: list[bytes]) -> None:
     known = [
-        row | {"window_start": None} for row in told_as(verified([seen(d, at) for at, d in enumerate(LOG_OF)]), ENTRY)
+        row | {"window_start": None} for row in of_kind(verified([seen(d, at) for at, d in enumerate(LOG_OF)]), ENTRY)
     ]
     checks.clear()
     again = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF)]
-    told = verified([*({name: row.get(name) for name in READ.names} for row in known), *again])
+    results = verified([*({name: row.get(name) for name in READ.names} for row in known), *again])
     assert checks == []
-    assert {(row["verdict"], tuple(row["seen_from"])) for row in told_as(told, ENTRY)} == {("valid", ("a", "b"))}
+    assert {(row["verdict"], tuple(row["seen_from"])) for row in of_kind(results, ENTRY)} == {("valid", ("a", "b"))}
 
 
 def test_of_a_settled_log_few_entries_come_in_again() -> None:
     before = verified([seen(data, at) for at, data in enumerate(LOG_OF[:15])])
     wanted = needed(range(16, 21), 15)
-    known = [row | {"window_start": None} for row in told_as(before, ENTRY)]
+    known = [row | {"window_start": None} for row in of_kind(before, ENTRY)]
     few = [row for row in known if row["seq"] in wanted]
     assert len(few) == len(wanted) < 10
-    logs = [{name: row.get(name) for name in READ.names} | {"window_start": None} for row in told_as(before, LOG)]
+    logs = [{name: row.get(name) for name in READ.names} | {"window_start": None} for row in of_kind(before, LOG)]
     new = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF[14:])]
     by_few, by_all = (
-        verified([*({name: row.get(name) for name in READ.names} for row in rows), *new], known_logs=told)
-        for rows, told in ((few, logs), (known, []))
+        verified([*({name: row.get(name) for name in READ.names} for row in rows), *new], known_logs=results)
+        for rows, results in ((few, logs), (known, []))
     )
     for what in (ENTRY, LOG, STATE):
-        assert told_as(by_few, what) == told_as(by_all, what) != []
+        assert of_kind(by_few, what) == of_kind(by_all, what) != []
 
 
-def test_every_packet_with_a_wrong_signature_is_told(checks: list[bytes]) -> None:
+def test_every_packet_with_a_wrong_signature_is_reported(checks: list[bytes]) -> None:
     wrong = LOG_OF[0][:-1] + bytes([LOG_OF[0][-1] ^ 1])
-    told = verified([seen(wrong, at) for at in range(3)])
-    assert [row["byte_start"] for row in told_as(told, BAD)] == [0, 1, 2]
-    assert [(row["verdict"], row["reason"]) for row in told_as(told, ENTRY)] == [("invalid", "bad_signature")]
+    results = verified([seen(wrong, at) for at in range(3)])
+    assert [row["byte_start"] for row in of_kind(results, BAD)] == [0, 1, 2]
+    assert [(row["verdict"], row["reason"]) for row in of_kind(results, ENTRY)] == [("invalid", "bad_signature")]
     assert len(checks) == 1
 
 
@@ -133,10 +136,16 @@ def test_a_link_that_was_taken_for_another_one_is_not_held_against_the_entry() -
     taken_for = data.replace(entry.backlink, bytes(64))
     omitted: Row = {"omitted": ["backlink"], "sent_id": b"sent"}
     first = [seen(LOG_OF[0], 0), seen(taken_for, 1, **omitted)]
-    told = {row["seq"]: row for row in told_as(verified(first), ENTRY)}
-    assert (told[seq]["verdict"], told[seq]["reason"], told[seq]["entry_id"]) == ("unknown", "link_unknown", b"sent")
-    told = {row["seq"]: row for row in told_as(verified([*first, seen(LOG_OF[1], 2)]), ENTRY) if not row["superseded"]}
-    assert (told[seq]["verdict"], told[seq]["data"]) == ("valid", data)
+    row = {row["seq"]: row for row in of_kind(verified(first), ENTRY)}[seq]
+    assert (row["verdict"], row["reason"], row["entry_id"]) == (
+        "unknown",
+        "link_unknown",
+        b"sent",
+    )
+    results = {
+        row["seq"]: row for row in of_kind(verified([*first, seen(LOG_OF[1], 2)]), ENTRY) if not row["superseded"]
+    }
+    assert (results[seq]["verdict"], results[seq]["data"]) == ("valid", data)
 
 
 def test_what_links_to_forged_metadata_is_unsure_and_completed_by_what_was_meant() -> None:
@@ -155,13 +164,13 @@ def test_what_links_to_forged_metadata_is_unsure_and_completed_by_what_was_meant
             assert three.backlink is not None
             before = LOG_OF[3].replace(three.backlink, yamf.digest(taken_for))
             rows.append(seen(before, 3, omitted=["backlink"]))
-    told = verified(rows)
-    assert [row["byte_start"] for row in told_as(told, BAD)] == [1]
-    assert [row["byte_start"] for row in told_as(told, UNSURE)] == [2, 3, 4]
-    verdicts = {int(row["seq"]): row["verdict"] for row in told_as(told, ENTRY)}
+    results = verified(rows)
+    assert [row["byte_start"] for row in of_kind(results, BAD)] == [1]
+    assert [row["byte_start"] for row in of_kind(results, UNSURE)] == [2, 3, 4]
+    verdicts = {int(row["seq"]): row["verdict"] for row in of_kind(results, ENTRY)}
     assert verdicts == {1: "valid", 2: "invalid", 3: "unknown", 4: "unknown", 5: "unknown"}
-    told = verified([*rows, seen(LOG_OF[1], 9)])
-    valid = {int(row["seq"]) for row in told_as(told, ENTRY) if row["verdict"] == "valid"}
+    results = verified([*rows, seen(LOG_OF[1], 9)])
+    valid = {int(row["seq"]) for row in of_kind(results, ENTRY) if row["verdict"] == "valid"}
     assert valid == {1, 2, 3, 4, 5}
 
 
@@ -171,7 +180,7 @@ def of_file(data: bytes, payload: bytes | None, number: int) -> Row:
     return {"source": "s", "window_start": "w1", "capture_id": b"c", "record_number": number, "entry": entry}
 
 
-def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
+def test_payloads_are_checked_against_their_entries_where_they_are_read() -> None:
     written = next(entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=1)))
     right = decode(written.data).entry
     assert right is not None
@@ -188,17 +197,19 @@ def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
     schema = pa.schema([*(READ.field(name) for name in names), ("entry", ENTRY_TYPE)])
     schema = schema.set(len(names), pa.field("entry", pa.struct([f for f in ENTRY_TYPE if f.name != "greedy"])))
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    (moved,) = verification._entries([batch], {"s": "service"})
-    read = verification._named(moved)
+    (moved,) = verification_input.read_entries([batch], {"s": "service"})
+    read = verification_rows.with_key(moved)
     wanted = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
     assert read.column("payload_rule").to_pylist() == wanted
     assert set(read.column("source").to_pylist()) == {"service"}
     log = f"{right.author.hex()}:0"
     keys = read.column("key").to_pylist()
     assert keys == [log, log, log, log, yamf.digest(b"\x02").hex(), yamf.digest(b"").hex()]
-    (seen,) = verification._seen([batch], lambda batches: verification._entries(batches, {"s": "s"}))
+    (seen,) = verification_input.lookup_rows(
+        [batch], lambda batches: verification_input.read_entries(batches, {"s": "s"})
+    )
     assert seen.column("other_size").to_pylist() == [False, False, False, True, False, False]
-    told = [row for one in fold(check(read)) for row in one.entries.to_pylist()]
-    assert [(row["verdict"], row["reason"]) for row in told if row["entry_hash"] == yamf.digest(written.data)] == [
+    results = [row for one in fold(check(read)) for row in one.entries.to_pylist()]
+    assert [(row["verdict"], row["reason"]) for row in results if row["entry_hash"] == yamf.digest(written.data)] == [
         ("valid", None)
     ]

@@ -1,8 +1,9 @@
-"""The entries that packets of one capture hold, verified in memory: what `inspect` tells of them besides the packets.
+"""Verifies the entries in the packets of one capture, in memory, for `inspect`.
 
-Signatures are checked as entries come, once for each distinct one; what they say of pieces that had to be valid, or to
-be retracted, is told at once. Links, forks and verdicts are told at the end, when all entries are known; these are
-held until then, about 1 KB each. The pipeline does the same in Spark (`pipelines/bamboo/verification.py`, `gold.py`).
+Signatures are checked as entries come, once for each distinct entry. Findings that follow from a signature (invalid
+data from a safe sender, missing or wrong apologies) are emitted at once. Links, forks and verdicts come at the end,
+when all entries are known. Until then the entries are held, about 1 KB each. The pipeline does the same in Spark
+(`pipelines/bamboo/verification.py`, `gold.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, PLACE, follows_bad, judge, sent_id, without_links
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES, PLACE, follows_bad, sent_id, without_links
+from wirehouse_codecs.bamboo.correlation.log_state import judge
 from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
@@ -58,9 +60,9 @@ class PacketEntries:
         self._pieces: defaultdict[tuple[Any, ...], dict[int, str | None]] = defaultdict(dict)
 
     def take(self, rows: Sequence[Row]) -> Iterator[Inspected]:
-        """All rows of a record that it `takes`: what signatures tell of its packets."""
+        """Take all rows of a record, and emit the findings that signatures of its packets imply."""
         entries = [row for row in rows if row["row_kind"] == ENTRY]
-        # A cancel shows two entries at one place.
+        # Two entries of a cancel have the same place.
         for row in sorted(entries, key=lambda row: (row["byte_start"], row["entry"]["entry_hash"] or b"")):
             yield from self._enter(row)
         for row in rows:
@@ -72,15 +74,15 @@ class PacketEntries:
             self._pieces[side] = {at: pieces[at] for at in sorted(pieces)[-1:]}
 
     def _enter(self, row: Row) -> Iterator[Inspected]:
-        said = row["entry"]
+        sent = row["entry"]
         entry = self._verified(row)
-        if said["origin"] == "metadata":
-            unsure = entry["data"] is None or said["rule"] is not None or said["assumed_links"]
+        if sent["origin"] == "metadata":
+            unsure = entry["data"] is None or sent["rule"] is not None or sent["assumed_links"]
             rule = entry["signature_rule"] or (_UNSURE if unsure else None)
-            if rule is None or said["greedy"]:
+            if rule is None or sent["greedy"]:
                 self._pieces[_side(row)][row["byte_start"]] = rule
-            elif said["greedy"] is False and rule != _UNSURE:
-                yield _found("invalid_data_in_safe_mode", rule, row)
+            elif sent["greedy"] is False and rule != _UNSURE:
+                yield _finding("invalid_data_in_safe_mode", rule, row)
         seen = entry["entry_id"], row["connection_id"], row["direction"]
         if seen in self._seen and entry["signature_rule"] is None:
             return
@@ -98,31 +100,31 @@ class PacketEntries:
 
     def _verified(self, row: Row) -> Row:
         """The entry of a row as ENTRIES, its signature checked."""
-        said = row["entry"]
-        own = said["rule"] if said["rule"] != "link_unknown" else None
-        entry: Row = {name: said.get(name) for name in ENTRIES.names} | {name: row[name] for name in _PLACE}
-        entry |= {"own_rule": own, "own_reason": said["reason"] if own else None, "reason": None}
-        entry["seen_from"] = [said["sender"]]
-        hashed, data = said["entry_hash"], said["data"]
+        sent = row["entry"]
+        own = sent["rule"] if sent["rule"] != "link_unknown" else None
+        entry: Row = {name: sent.get(name) for name in ENTRIES.names} | {name: row[name] for name in _PLACE}
+        entry |= {"own_rule": own, "own_reason": sent["reason"] if own else None, "reason": None}
+        entry["seen_from"] = [sent["sender"]]
+        hashed, data = sent["entry_hash"], sent["data"]
         if own is None and data is not None:
             if hashed not in self._checked:
-                signed = said["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+                signed = sent["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
                 self._checked[hashed] = signature_rule(*signed)
             entry["signature_rule"] = self._checked[hashed]
             if entry["signature_rule"]:
                 self._bad.add(hashed)
-        uncertain = hashed is None or said["assumed_links"] or follows_bad(said, self._bad)
-        entry["entry_id"] = hashed or sent_id(said)
-        return without_links(entry, sent_id(said)) if uncertain and entry["signature_rule"] else entry
+        uncertain = hashed is None or sent["assumed_links"] or follows_bad(sent, self._bad)
+        entry["entry_id"] = hashed or sent_id(sent)
+        return without_links(entry, sent_id(sent)) if uncertain and entry["signature_rule"] else entry
 
     def _follow(self, row: Row) -> Iterator[Inspected]:
         """What came right after a piece, and should have been an apology, or should not."""
         rule = self._pieces[_side(row)].pop(row["message"]["follows_byte_start"], _UNSURE)
         apologises = row["message"]["kind"] == "apology"
         if apologises and rule is None:
-            yield _found("apology_for_valid_data", "the entry's signature is right", row)
+            yield _finding("apology_for_valid_data", "the entry's signature is right", row)
         elif not apologises and rule not in (None, _UNSURE):
-            yield _found("invalid_data_not_apologised", str(rule), row)
+            yield _finding("invalid_data_not_apologised", str(rule), row)
 
     def finish(self) -> Iterator[Inspected]:
         """No packet comes any more: what entries that are shown break, forks, and each distinct entry."""
@@ -134,7 +136,7 @@ class PacketEntries:
         for changes in judge(rows for of_log in of_logs for rows in of_log.to_batches()):
             broken += changes.broken.to_pylist()
             broken += [
-                dict(fork.place) | {"reason": "fork", "message": fork.said, "origin": fork.origin}
+                dict(fork.place) | {"reason": "fork", "message": fork.description, "origin": fork.origin}
                 for fork in changes.new_forks
             ]
             entries += [row for row in changes.entries.to_pylist() if not row["superseded"]]
@@ -150,6 +152,6 @@ class PacketEntries:
 _arrival: Final = itemgetter("arrived_at_ns", "record_number", "byte_start")
 
 
-def _found(name: str, message: str, row: Row) -> Inspected:
+def _finding(name: str, message: str, row: Row) -> Inspected:
     rule = RULE[name]
     return violation(rule.id, rule.severity.value, message, row, OWN)

@@ -79,7 +79,7 @@ class Payloads:
 
 
 def is_signed(entry: Row) -> bool:
-    """Whether a row of `log_state.ENTRIES` is an entry that is rightly encoded and signed."""
+    """Whether a row of `entry_rows.ENTRIES` is a correctly encoded and signed entry."""
     return entry["data"] is not None and entry["own_rule"] is None and entry["signature_rule"] is None
 
 
@@ -302,7 +302,7 @@ class Replays:
                 self._messages[key].append(placed(row))
 
     def finish(self, entries: Iterable[Row]) -> Iterator[Found]:
-        """All entries of the capture, rows of `log_state.ENTRIES`: what the proposals break."""
+        """All entries of the capture, rows of `entry_rows.ENTRIES`: what the proposals break."""
         payloads: defaultdict[tuple[bytes, int], Payloads] = defaultdict(Payloads)
         for entry in entries if self._messages else ():
             if is_signed(entry):

@@ -1,8 +1,9 @@
-"""Pieces of a connection in the ordinary state, by compiled loops: the twin of reader.py, session.py and rebuilding.py.
+"""The fast path of a session: compiled loops take pieces of a connection in its ordinary state.
 
-Ordinary is that nothing is missing, that nothing is found but links that aren't known, and that each side sends entries
-of a range, one after the other with their payloads, or gives credit. `Plain.take` takes as many pieces as are so, with
-all that they say, and leaves reader and session as the readable twins would; of the first that isn't they take all.
+In the ordinary state no bytes are missing, and no rule is broken (links may be unknown). Each side gives credit, or
+sends the entries of a range, one after the other with their payloads. `Plain.take` takes as many pieces as fit this. It
+leaves the reader and the session as the reference path (`wire/reader.py`, `session/session.py`) would. The reference
+path takes the first piece that doesn't fit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wirehouse_codecs.bamboo.fast import loops
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Piece, Sent
 from wirehouse_codecs.bamboo.session.entry_rebuild import MOST_KNOWN
+from wirehouse_codecs.bamboo.session.pieces import MOST_HELD_BYTES
 from wirehouse_codecs.bamboo.session.proposals import (
     MOST_HEARD,
     Assembly,
@@ -29,7 +31,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     expected_seq,
     open_targets,
 )
-from wirehouse_codecs.bamboo.session.session import MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire.bymux import Bymux
 from wirehouse_codecs.bamboo.wire.messages import Eagerness
@@ -43,20 +45,20 @@ from wirehouse_codecs.tcp.reassembly import Data
 Array = np.ndarray[Any, Any]
 
 ROLES: Final = tuple(Role)
-#: Sequence numbers and sizes beyond are left to the readable twins.
+#: Larger sequence numbers and payloads are left to the reference path.
 _MOST_SEQ: Final = 1 << 62
 _MOST_PAYLOAD: Final = MOST_HELD_BYTES // 2
 _NOTHING: Final = np.empty(0, np.uint8)
-#: Packets are taken to be so long; if they are shorter, there is room for more.
+#: The assumed size of a packet. If packets are shorter, the arrays grow.
 _PACKET_BYTES: Final = 64
 _FEW_ROWS: Final = 1_024
-#: Packets of bymux that are read at once, of which a short one has three bytes and its row very many more.
+#: How many packets of bymux are read at once. A packet may have three bytes, but its row has many more.
 _MOST_ROWS: Final = 1 << 14
 
 
 @dataclass(slots=True)
 class Sender:
-    """A side that sends entries, and where it stands."""
+    """A side that sends entries, and its cursor."""
 
     role: Role
     proposal: Proposal
@@ -73,8 +75,8 @@ class Sender:
     @classmethod
     def of(cls, session: Session, role: Role, options: BambooOptions) -> Sender | None:
         """The side as it stands; None: it isn't in the ordinary state."""
-        current = session.current[role]
-        proposal = None if current is None else session.proposals.get(current[0])
+        current = session.state.current[role]
+        proposal = None if current is None else session.state.proposals.get(current[0])
         if current is None or proposal is None or proposal.number != current[1] or proposal.partial:
             return None
         half = proposal.halves[role]
@@ -86,7 +88,7 @@ class Sender:
         last = min(_MOST_SEQ, _MOST_SEQ if plan.end is None else plan.end)
         first = plan.start if plan.offset is None else plan.start + 1
         in_range = first <= piece.seq < last and not plan.sparse and not plan.payload_only
-        if not in_range or settings.eagerness not in _EAGER or session.ends_log(*proposal.log, role):
+        if not in_range or settings.eagerness not in _EAGER or session.state.ends_log(*proposal.log, role):
             return None
         due = half.heard.get(piece.seq) if piece.is_payload else None
         if piece.is_payload and (due is None or not due.payload_hash or cursor.at):
@@ -97,11 +99,11 @@ class Sender:
             return None
         limit = settings.size_limit if settings.eagerness is Eagerness.LIMITED else None
         most = min(settings.max_payload, _MOST_PAYLOAD)
-        mode = session.mode(role)
+        mode = session.state.mode(role)
         numbers = (piece.seq, piece.is_payload, cursor.at, 0 if due is None else due.payload_size)
         limits = (last, settings.min_payload, most, most if limit is None else limit)
         compresses = mode is None or mode.window > 0
-        elsewhere = session.known.hashed(*proposal.log)
+        elsewhere = session.state.known.hashed(*proposal.log)
         links, hashes = _links(proposal, half, elsewhere)
         # None of these is to be forgotten for one that is sent without its hash.
         later = min((seq for seq in elsewhere if seq >= piece.seq + piece.is_payload), default=_MOST_SEQ)
@@ -135,7 +137,7 @@ def _links(proposal: Proposal, half: Half, elsewhere: Iterable[int]) -> tuple[di
 _EAGER: Final = (Eagerness.ALL, Eagerness.LIMITED)
 
 
-class Said(NamedTuple):
+class SideData(NamedTuple):
     """What a side says on the data channel."""
 
     sender: Sender
@@ -160,13 +162,13 @@ class Said(NamedTuple):
 
 
 class Spoken(NamedTuple):
-    """What pieces say: packets of bymux, and those of both sides."""
+    """What the fast path read: packets of bymux, and the data of both sides."""
 
     pieces: Sequence[Data]
     #: As loops.SIDE and following, a column for each packet; amounts and credits; places in the connection.
     bymux: Array
     words: Array
-    said: Mapping[int, Said]
+    by_side: Mapping[int, SideData]
     #: The streams that carry the channels.
     streams: Mapping[Channel, int]
 
@@ -190,9 +192,9 @@ class Plain:
         if (
             bymux is None
             or self._writes_control(bymux)
-            or session.partial
-            or session.ended_by is not None
-            or session.held
+            or session.state.partial
+            or session.state.ended_by is not None
+            or session.state.held
         ):
             return None
         run = _Run(self._reader, session, self._options, pieces)
@@ -229,10 +231,10 @@ class _Run:
             self._shifts[side] = reader.setup_bytes(role) + place - at
             self._state[side] = at, left
             own = np.flatnonzero(self._owners == side)
-            said = [header, *(pieces[number].data for number in own.tolist())]
-            ends = at + np.cumsum(list(map(len, said)))
+            side_data = [header, *(pieces[number].data for number in own.tolist())]
+            ends = at + np.cumsum(list(map(len, side_data)))
             self._ends[own], at = ends[1:], int(ends[-1])
-            parts += said
+            parts += side_data
         self._data = frozen(np.frombuffer(b"".join(parts), np.uint8))
         self._credits = bymux.credits(self._ids)
 
@@ -252,7 +254,7 @@ class _Run:
         if until < limit:
             return int(until)
         self.numbers, self.words, contents = _by_column(numbers, rows), _by_column(words, rows), contents[:runs].T
-        self.said: dict[int, Said] = {}
+        self.by_side: dict[int, SideData] = {}
         for side in range(len(ROLES)):
             own = contents[1:, contents[0] == side]
             if not own.shape[1]:
@@ -262,9 +264,9 @@ class _Run:
             if sender is None or pending is None:
                 return int(own[2, 0])
             limit = min(limit, self._walk(side, sender, pending, own, limit))
-        if len({said.sender.proposal.log for said in self.said.values()}) < len(self.said):
+        if len({side_data.sender.proposal.log for side_data in self.by_side.values()}) < len(self.by_side):
             # A hash that one side's entry has may be what the other side's lacks.
-            whole = np.concatenate([said.sizes > 0 for said in self.said.values()])
+            whole = np.concatenate([side_data.sizes > 0 for side_data in self.by_side.values()])
             limit = limit if whole.all() or not whole.any() else 0
         return limit
 
@@ -296,10 +298,10 @@ class _Run:
         #: By run: what to add to a place in the content for one in the connection.
         shifts = ends - to + self._shifts[side]
         last = sender.half.last
-        told = loops.lay_out(
+        size = loops.lay_out(
             packets, to, shifts, pieces, begun_at if begun else -1, -1 if last is None else last.byte_start
         )
-        payloads, inflated, broken = self._payloads(sender, content, packets, told)
+        payloads, inflated, broken = self._payloads(sender, content, packets, size)
         if broken < 0:
             broken = self._judge(sender, content, entries, packets, payloads)
         if broken >= 0:
@@ -308,20 +310,20 @@ class _Run:
         # Where the unfinished packet, or the next one, begins in the connection.
         run = min(int(np.searchsorted(to, rest, "right")), len(to) - 1)
         begins_rest = int(rest + shifts[run]) if rest or not len(begun) else begun_at
-        self.said[side] = Said(
+        self.by_side[side] = SideData(
             sender, content, packets, entries, *rebuilt, payloads, inflated, int(rest), begins_rest, state
         )
         return limit
 
-    def _payloads(self, sender: Sender, content: Array, packets: Array, told: int) -> tuple[Array, Array, int]:
+    def _payloads(self, sender: Sender, content: Array, packets: Array, size: int) -> tuple[Array, Array, int]:
         """All bytes of payloads, those that were compressed, and the first packet that can't be decompressed, or -1."""
         kinds, begins, sizes = packets[loops.P_KIND], packets[loops.P_CONTENT], packets[loops.P_CONTENT_SIZE]
         raw, packed = np.flatnonzero(kinds == loops.RAW), np.flatnonzero(kinds == loops.COMPRESSED)
-        places = np.append(packets[loops.P_DATA], told)
-        out, inflated = np.empty(told, np.uint8), _NOTHING
+        places = np.append(packets[loops.P_DATA], size)
+        out, inflated = np.empty(size, np.uint8), _NOTHING
         if len(packed):
             announced = packets[loops.P_SIZE, packed]
-            inflater = self._session.inflater(sender.role)
+            inflater = self._session.state.inflater(sender.role)
             inflated, count = inflater.inflate_all(content, begins[packed], sizes[packed], announced)
             if count < len(packed):
                 return _NOTHING, _NOTHING, int(packed[count])
@@ -373,29 +375,31 @@ class _Run:
             self._bymux.reader(role).go_on(at - self._begins[side], header, left, stream_id)
             self._reader.go_on(role, int(ends[-1]) + self._shifts[side])
         self._bymux.set_credits(self._ids, self.credits)
-        for side, said in self.said.items():
-            self._reader.read_on(ROLES[side], said.content[said.rest :].tobytes(), said.rest, said.rest_at)
-            self._step(said)
+        for side, side_data in self.by_side.items():
+            self._reader.read_on(
+                ROLES[side], side_data.content[side_data.rest :].tobytes(), side_data.rest, side_data.rest_at
+            )
+            self._step(side_data)
         self._remember()
         bymux = self.numbers.copy()
         shifts = np.array(self._shifts)[bymux[loops.SIDE]]
         for row in (loops.BEGIN, loops.HEADER_END, loops.END):
             bymux[row] += shifts
-        return Spoken(self._pieces[:taken], bymux, self.words, self.said, self._ids)
+        return Spoken(self._pieces[:taken], bymux, self.words, self.by_side, self._ids)
 
-    def _step(self, said: Said) -> None:
-        """Bring a side to where it stands after what it said."""
-        sender, packets = said.sender, said.packets
+    def _step(self, side_data: SideData) -> None:
+        """Set the state of a side to that after its packets."""
+        sender, packets = side_data.sender, side_data.packets
         if not packets.shape[1]:
             return
         half, cursor, count = sender.half, sender.cursor, sender.half.count
         kinds = packets[loops.P_KIND]
         is_payload, packed = kinds != loops.METADATA, kinds == loops.COMPRESSED
-        seq, in_payload, at, _ = said.state.tolist()
+        seq, in_payload, at, _ = side_data.state.tolist()
         whole = bool(packets[loops.P_WHOLE, -1])
         cursor.piece, cursor.at, cursor.last = Piece(seq, bool(in_payload)), at, Sent.PIECE if whole else Sent.PREFIX
         cursor.sent = (Piece(seq, False) if in_payload else Piece(seq - 1, True)) if whole else None
-        seqs = said.entries[loops.E_SEQ]
+        seqs = side_data.entries[loops.E_SEQ]
         cursor.metadata = (*reversed(seqs[-2:].tolist()), *cursor.metadata)[:2]
         count.metadata += len(seqs)
         count.payloads += int((packets[loops.P_WHOLE][is_payload] == 1).sum())
@@ -405,40 +409,40 @@ class _Run:
         half.last = LastPiece(int(packets[loops.P_BYTE_START, -1]), None, bool(is_payload[-1])) if whole else None
         if not whole:
             begin = int(packets[loops.P_FIRST, -1])
-            size, sent = len(said.payloads) - begin, int(packets[loops.P_COUNT, -1])
-            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), sent, size=size)
-            self._session.held += size
+            size, sent = len(side_data.payloads) - begin, int(packets[loops.P_COUNT, -1])
+            half.assembly = Assembly(seq, 0, bytearray(side_data.payloads[begin:]), sent, size=size)
+            self._session.state.held += size
         if packed.any():
-            self._session.inflate_on(sender.role, said.inflated)
+            self._session.state.inflate_on(sender.role, side_data.inflated)
         if len(seqs):
-            self._hear(said, int(seqs[0]), int(seqs[-1]))
+            self._hear(side_data, int(seqs[0]), int(seqs[-1]))
 
     def _remember(self) -> None:
         """Of the entries that both sides sent, the last ones are known."""
-        senders = list(self.said.values())
-        logs = [said.sender.proposal.log for said in senders]
+        senders = list(self.by_side.values())
+        logs = [side_data.sender.proposal.log for side_data in senders]
         # An entry is known of all sides that sent it while it was known. So as many count as were between: an entry
         # may have been known before, and both sides may send it.
         most = MOST_KNOWN * (2 if len(set(logs)) == len(logs) else 6)
-        rows = [np.flatnonzero(said.packets[loops.P_ENTRY] >= 0)[-most:] for said in senders]
-        told = [said.packets[:, own] for said, own in zip(senders, rows, strict=True)]
-        if not told:
+        rows = [np.flatnonzero(side_data.packets[loops.P_ENTRY] >= 0)[-most:] for side_data in senders]
+        packet_columns = [side_data.packets[:, own] for side_data, own in zip(senders, rows, strict=True)]
+        if not packet_columns:
             return
-        packets, owners = np.concatenate(told, axis=1), np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        packets, owners = np.concatenate(packet_columns, axis=1), np.repeat(np.arange(len(rows)), list(map(len, rows)))
         order = np.lexsort((packets[loops.P_BYTE_END], packets[loops.P_PIECE]))[-most:]
         owners, entries = owners[order], packets[loops.P_ENTRY, order]
         heard = [
-            zip(said.entries[loops.E_SEQ, own].tolist(), self._heard(said, own), strict=True)
-            for said, own in zip(senders, (entries[owners == number] for number in range(len(rows))), strict=True)
+            zip(side_data.entries[loops.E_SEQ, own].tolist(), self._heard(side_data, own), strict=True)
+            for side_data, own in zip(senders, (entries[owners == number] for number in range(len(rows))), strict=True)
         ]
         known = ((logs[owner], *next(heard[owner])) for owner in owners.tolist())
-        self._session.known.add_all(((*log, seq), one) for log, seq, one in known)
+        self._session.state.known.add_all(((*log, seq), one) for log, seq, one in known)
 
-    def _heard(self, said: Said, rows: Array) -> list[Heard]:
-        sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
-        content, hashes, data = said.content.data, said.hashes.data, said.data.data
-        ends, whole = said.ends[rows].tolist(), said.sizes[rows].tolist()
-        senders = (said.sender.role,)
+    def _heard(self, side_data: SideData, rows: Array) -> list[Heard]:
+        sizes, places = (side_data.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
+        content, hashes, data = side_data.content.data, side_data.hashes.data, side_data.data.data
+        ends, whole = side_data.ends[rows].tolist(), side_data.sizes[rows].tolist()
+        senders = (side_data.sender.role,)
         return [
             Heard(
                 size,
@@ -451,9 +455,9 @@ class _Run:
             for row, size, place, end, known in zip(rows.tolist(), sizes, places, ends, whole, strict=True)
         ]
 
-    def _hear(self, said: Said, first: int, last: int) -> None:
+    def _hear(self, side_data: SideData, first: int, last: int) -> None:
         """Remember what was heard, as `Half.hear` does of one entry after the other."""
-        half = said.sender.half
+        half = side_data.sender.half
         before = max(half.heard, default=None)
         if before is not None:
             half.heard[before] = half.heard[before].without_payload()
@@ -470,7 +474,7 @@ class _Run:
         else:
             kept = set(range(first, last + 1))
         seqs = sorted(kept)
-        for seq, one in zip(seqs, self._heard(said, np.array(seqs) - first), strict=True):
+        for seq, one in zip(seqs, self._heard(side_data, np.array(seqs) - first), strict=True):
             half.heard[seq] = one if seq == last else one.without_payload()
 
 

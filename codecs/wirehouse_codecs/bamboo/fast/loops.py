@@ -33,11 +33,11 @@ _MOST_CONTENT: Final = _WORD(1 << 40)
 #: connection and that of the packet which an apology would retract, or -1; where its part of a payload begins, where
 #: the payload does, and in how many packets that came.
 P_PIECE, P_BYTE_START, P_BYTE_END, P_FOLLOWS, P_DATA, P_FIRST, P_COUNT = range(7)
-#: What it says; and places in the channel's bytes, and its entry.
+#: Its content; then its positions in the bytes of the channel, and its entry.
 P_KIND, P_SEQ, P_SIZE, P_AT, P_WHOLE, P_CONTENT_SIZE = range(7, 13)
 P_BEGIN, P_END, P_CONTENT, P_ENTRY = range(13, 17)
 PACKET_NUMBERS: Final = 17
-#: The first numbers tell where it stands; these all that rows tell.
+#: The first PLACE_NUMBERS locate the packet. The first ROW_NUMBERS are in its row.
 PLACE_NUMBERS, ROW_NUMBERS = 3, 13
 METADATA, RAW, COMPRESSED = 128, 8, 9
 #: Of an entry: which one its lipmaalink is to, where its metadata and the hash in it stand, and what its links are:
@@ -45,14 +45,14 @@ METADATA, RAW, COMPRESSED = 128, 8, 9
 #: be SENT. An entry with a link that is UNKNOWN has no hash.
 E_SEQ, E_SIZE, E_TARGET, E_METADATA, E_HASH, E_LIPMAA, E_BACK = range(7)
 ENTRY_NUMBERS: Final = 7
-#: ODD: what the link is isn't told here.
+#: ODD: only the reference path can resolve the link.
 ABSENT, SENT, UNKNOWN, ODD, OLD = -1, -2, -3, -4, -5
 HASH, SIGNATURE, KEY = 66, 64, 32
 #: State of a sender.
 S_SEQ, S_IN_PAYLOAD, S_AT, S_SIZE = range(4)
 #: What a receiver wants, and a reader reads; from which entry on some are known elsewhere, with their hashes.
 L_LAST, L_MIN, L_MAX, L_LIMIT, L_PIECE, L_COMPRESSES, L_ELSEWHERE = range(7)
-_MOST_TOLD: Final = (1_024, 32)
+_MOST_REPORTED: Final = (1_024, 32)
 #: Bytes that all compressed packets of a run may stand for.
 _MOST_INFLATED: Final = _WORD(8 << 20)
 
@@ -260,9 +260,9 @@ def walk(  # noqa: C901
             if packed > limits[L_PIECE] or number > due - state[S_AT] or (number == _WORD(0) and due != state[S_AT]):
                 return rows, count, at, True
             if kind == COMPRESSED:
-                told = _WORD(_MOST_TOLD[0]) + _WORD(_MOST_TOLD[1]) * packed
+                reported = _WORD(_MOST_REPORTED[0]) + _WORD(_MOST_REPORTED[1]) * packed
                 inflated += number
-                if not limits[L_COMPRESSES] or number > told or inflated > _MOST_INFLATED:
+                if not limits[L_COMPRESSES] or number > reported or inflated > _MOST_INFLATED:
                     return rows, count, at, True
             content_size = wide(packed)
             end = content + content_size
@@ -286,7 +286,7 @@ def walk(  # noqa: C901
 
 @compiled
 def lay_out(packets: Array, ends: Array, shifts: Array, pieces: Array, begun_at: int, follows: int) -> int:
-    """Fill in what follows from what `walk` tells of packets; the bytes of all payloads.
+    """Fill in what follows from the results of `walk`. Returns the number of bytes of all payloads.
 
     Runs of content end at `ends`; `shifts` is what to add to a place in one for that in the connection. `begun_at` is
     where in the connection the first packet begins if that was before, or -1; `follows` is what it follows.

@@ -1,4 +1,4 @@
-"""What both sides of a session say, as rows: over bymux, in one connection."""
+"""The rows of a session over bymux, in one connection: packets, entries, proposals, and the session itself."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from wirehouse_codecs.bamboo.log.rows import (
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.proposals import Proposal
-from wirehouse_codecs.bamboo.session.session import Session, Told
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Channel, Role
-from wirehouse_codecs.bamboo.wire import bymux, varu64
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
 from wirehouse_codecs.bamboo.wire.bymux import Broken
 from wirehouse_codecs.bamboo.wire.entries import wrongly_signed
 from wirehouse_codecs.bamboo.wire.messages import Cancel, CompressedPayload, RawPayload, kind_of
@@ -39,8 +40,8 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 LOG_VERSION: Final = 1
-#: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
-#: each time that it didn't pay. The loops are given four times as many as they took last.
+#: After a piece that doesn't fit the fast path, the reference path takes so many before the fast path is tried again.
+#: The number doubles each time that the try didn't pay. The fast path gets four times as many pieces as it took last.
 _FEWEST_READ: Final = 4
 _MOST_READ: Final = 256
 #: A byte and two numbers.
@@ -86,12 +87,12 @@ class Account:
         self.closed: str | None = None
         #: The streams that the channels are carried by.
         self.streams: Mapping[Channel, int] = {}
-        #: Rows as they were told last: what has not changed since is not told again.
-        self._told: dict[int | None, dict[str, Any]] = {}
+        #: The rows that were emitted last. Unchanged rows are not emitted again.
+        self._emitted: dict[int | None, dict[str, Any]] = {}
 
     def settle(self) -> None:
-        """All that is known by now has been told."""
-        self._told = self._rows()
+        """The current rows count as emitted."""
+        self._emitted = self._rows()
 
     # Packets
 
@@ -102,38 +103,38 @@ class Account:
 
     def end_doubt(self) -> None:
         """The control channel lacks nothing: what only a message of it could have kept is broken."""
-        doubt = self.session.doubted
-        if doubt is not None and self.session.ended_by is None:
-            self.session.ended_by = doubt.rule
+        doubt = self.session.state.doubted
+        if doubt is not None and self.session.state.ended_by is None:
+            self.session.state.ended_by = doubt.rule
             about = {"proposal_id": doubt.proposal_id, "proposal_number": doubt.proposal_number}
             where = Where(SIDES[doubt.role], doubt.byte_start, doubt.byte_end)
             here = {"connection_id": self.data_connection_id, "channel": Layer.DATA} | about
             self._log.find(RULE[doubt.rule], doubt.reason, doubt.place, where, **here)
 
-    def tell(self, told: Told, senders: Senders) -> None:
+    def add(self, effects: Effects, senders: Senders) -> None:
         """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
-        read = told.read
+        read = effects.read
         where = Where(SIDES[read.role], read.byte_start, read.byte_end)
-        about = told.proposal
+        about = effects.proposal
         if read.packet is not None:
-            self._add_message(told, where, senders)
+            self._add_message(effects, where, senders)
         elif where.byte_end > where.byte_start:
-            first = told.broken[0] if told.broken else None
+            first = effects.broken[0] if effects.broken else None
             finding = {
                 "rule": None if first is None else first.rule.id,
                 "severity": None,
                 "message": read.reason if first is None else first.reason,
             }
             self._log.add(QUARANTINE, read.place, where, finding=finding, raw=read.undecoded or None)
-        for broken in told.broken:
+        for broken in effects.broken:
             self._find(broken, read.place, where, read.layer, about)
-        for proposal in told.ended:
-            self._told.pop(proposal.number, None)
+        for proposal in effects.ended:
+            self._emitted.pop(proposal.number, None)
             self._add_proposal(proposal, self._proposal_row(proposal))
 
-    def tell_plain(self, spoken: Spoken, senders: Senders) -> None:
+    def add_fast(self, spoken: Spoken, senders: Senders) -> None:
         """The rows of pieces that compiled loops have read."""
-        modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
+        modes = {side: self.session.state.mode(role) for side, role in enumerate(Role)}
         greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
         add_rows(self._log, spoken, greedy, tuple(senders[role] for role in Role))
 
@@ -150,33 +151,33 @@ class Account:
             proposal_number=None if proposal is None else proposal.number,
         )
 
-    def _add_message(self, told: Told, where: Where, senders: Senders) -> None:
-        read, packet, proposal = told.read, told.read.packet, told.proposal
+    def _add_message(self, effects: Effects, where: Where, senders: Senders) -> None:
+        read, packet, proposal = effects.read, effects.read.packet, effects.proposal
         assert packet is not None
         about: dict[str, Any] = {
             "channel": read.layer.value,
             "proposal_id": getattr(packet, "id", None) if proposal is None else proposal.propose.id,
             "proposal_number": None if proposal is None else proposal.number,
         }
-        if isinstance(packet, bymux.Packet):
+        if isinstance(packet, bymux_packets.Packet):
             self._log.add(MESSAGE, read.place, where, message=bymux_fields(packet, read), **about)
             return
         message = packet_fields(packet) | {
             "kind": kind_of(packet),
-            "cursor_before": told.cursor_before,
-            "cursor_after": told.cursor_after,
-            "seq": told.seq,
-            "follows_byte_start": told.follows,
-            "entry_hash": None if told.entry is None else told.entry.entry_hash,
-            "payload": None if told.payload is None else payload_row(told.payload),
+            "cursor_before": effects.cursor_before,
+            "cursor_after": effects.cursor_after,
+            "seq": effects.seq,
+            "follows_byte_start": effects.follows,
+            "entry_hash": None if effects.entry is None else effects.entry.entry_hash,
+            "payload": None if effects.payload is None else payload_row(effects.payload),
         }
         if isinstance(packet, RawPayload | CompressedPayload):
-            message |= {"data": told.data, "compressed": told.compressed}
+            message |= {"data": effects.data, "compressed": effects.compressed}
         self._log.add(MESSAGE, read.place, where, message=message, **about)
-        if told.entry is not None:
-            mode = self.session.mode(read.role)
+        if effects.entry is not None:
+            mode = self.session.state.mode(read.role)
             sent = {"greedy": None if mode is None else mode.greedy, "sender": senders[read.role]}
-            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
+            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(effects.entry) | sent, **about)
         if isinstance(packet, Cancel) and proposal is not None:
             for shown in packet.entries:
                 whole = shown.in_log(*proposal.log)
@@ -189,16 +190,16 @@ class Account:
     # Entities
 
     def conclude(self) -> None:
-        """A row of the session and of each proposal that changed since it was told last."""
+        """Emit a row of the session and of each proposal that changed since its last row."""
         rows = self._rows()
         for key, row in rows.items():
-            if key is None and self._told.get(key) != row:
+            if key is None and self._emitted.get(key) != row:
                 self._add_entity(SESSION, session=row)
-        for proposal in self.session.proposals.values():
+        for proposal in self.session.state.proposals.values():
             row = rows[proposal.number]
-            if self._told.get(proposal.number) != row:
+            if self._emitted.get(proposal.number) != row:
                 self._add_proposal(proposal, row)
-        self._told = rows
+        self._emitted = rows
 
     def _add_proposal(self, proposal: Proposal, row: dict[str, Any]) -> None:
         about = {"proposal_id": proposal.propose.id, "proposal_number": proposal.number}
@@ -209,7 +210,7 @@ class Account:
         self._log.add(kind, self.first, connection_id=self.connection_id, **content)
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
-        proposals = self.session.proposals.values()
+        proposals = self.session.state.proposals.values()
         return {None: self._session_row(), **{one.number: self._proposal_row(one) for one in proposals}}
 
     def _session_row(self) -> dict[str, Any]:
@@ -221,24 +222,24 @@ class Account:
             "data_stream": self.streams.get(Channel.DATA),
             "data_connection_id": self.data_connection_id,
             **{SIDES[role].value: self._side_row(role) for role in Role},
-            "open_proposals": len(session.proposals),
-            "partial": session.partial,
-            "ended_by": session.ended_by,
+            "open_proposals": len(session.state.proposals),
+            "partial": session.state.partial,
+            "ended_by": session.state.ended_by,
             "closed": self.closed,
         }
 
     def _side_row(self, role: Role) -> dict[str, Any]:
-        session, setup = self.session, self.session.setups.get(role)
-        sends, receives = session.mode(role), session.mode(role.peer)
+        session, setup = self.session, self.session.state.setups.get(role)
+        sends, receives = session.state.mode(role), session.state.mode(role.peer)
         return {
             **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
-            "send_mode": None if sends is None else sends.said,
-            "receive_mode": None if receives is None else receives.said,
+            "send_mode": None if sends is None else sends.name,
+            "receive_mode": None if receives is None else receives.name,
             "compression_window": None if sends is None else sends.window,
             "decompression_window": None if receives is None else receives.window,
-            "credit_granted": min(session.granted[role], varu64.MAX_U64),
-            "credit": session.credit[role],
-            "proposals": session.proposed[role],
+            "credit_granted": min(session.state.granted[role], varu64.MAX_U64),
+            "credit": session.state.credit[role],
+            "proposals": session.state.proposed[role],
         }
 
     def _proposal_row(self, proposal: Proposal) -> dict[str, Any]:
@@ -274,9 +275,9 @@ class Conversation:
         self._begun = False
         if snapshot is not None:
             self._restore(json.loads(snapshot))
-        self._account.session.peer_received = self._peer_received
+        self._account.session.state.peer_received = self._peer_received
         self._plain = Plain(self._reader, self._account.session, options)
-        #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
+        #: How many pieces the fast path gets, and how many the reference path takes after one that doesn't fit.
         self._share, self._patience = _MOST_READ, _FEWEST_READ
         account = self._account
         account.connection_id, account.first = connection.connection_id, connection.first
@@ -293,13 +294,13 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         if pieces and not self._begun:
             self._begun = True
-            if self._account.session.partial:
+            if self._account.session.state.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
         at = 0
         while at < len(pieces):
             spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
             if spoken is not None:
-                self._account.tell_plain(spoken, self._senders)
+                self._account.add_fast(spoken, self._senders)
                 at += len(spoken.pieces)
                 self._patience, self._share = _FEWEST_READ, max(4 * len(spoken.pieces), _FEWEST_READ)
                 continue
@@ -313,7 +314,7 @@ class Conversation:
     def _excuse(self, piece: Data) -> None:
         """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
         role, session = self._options.role_of(piece.direction), self._account.session
-        if not session.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
+        if not session.state.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
             session.miss(role.peer)
             self._reader.excuse()
             return
@@ -333,11 +334,11 @@ class Conversation:
         if cut is not None:
             self._take(cut)
             return
-        if session.ended_by is None:
+        if session.state.ended_by is None:
             self._take(self._reader.give_up(role, place))
         if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
-            if role not in session.setups and byte_start < _MOST_SETUP_BYTES:
+            if role not in session.state.setups and byte_start < _MOST_SETUP_BYTES:
                 self._no_setup(place, f"the set-up of the {role} side is missing")
 
     def close(self, closed: Closed) -> None:
@@ -346,7 +347,7 @@ class Conversation:
         in_order = closed.how == "fin"
         self._take(self._reader.finish(closed.place, in_order=in_order))
         session = self._account.session
-        if self._begun and not session.partial and session.ended_by is None:
+        if self._begun and not session.state.partial and session.state.ended_by is None:
             for role in filter(self._reader.is_silent, Role):
                 self._no_setup(closed.place, f"the {role} side said nothing")
         self._account.end(closed.place, in_order=in_order)
@@ -357,14 +358,14 @@ class Conversation:
 
     def _take(self, reads: Sequence[Read]) -> None:
         for read in reads:
-            told = self._account.session.receive(read)
-            self._account.tell(told, self._senders)
-            if told.ends:
+            effects = self._account.session.receive(read)
+            self._account.add(effects, self._senders)
+            if effects.ends:
                 self._reader.stop(read.role, read.byte_end)
                 break
 
     def conclude(self) -> None:
-        """A row of the session and of each proposal that changed since it was told last."""
+        """Emit a row of the session and of each proposal that changed since its last row."""
         self._account.conclude()
 
     def snapshot(self) -> str:

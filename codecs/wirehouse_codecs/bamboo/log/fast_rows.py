@@ -1,4 +1,7 @@
-"""What plain.py read, as rows of the log: the twin of rows.py and of `conversation.Account`."""
+"""The rows of what the fast path read (`fast/judge.py`).
+
+The reference path for the same rows is `rows.py` with `conversation.Account`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.fast import loops
-from wirehouse_codecs.bamboo.fast.judge import Said, Spoken
+from wirehouse_codecs.bamboo.fast.judge import SideData, Spoken
 from wirehouse_codecs.bamboo.log.rows import ENTRY, SIDES
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.setup import Channel
@@ -22,7 +25,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION, Log, place_columns
 
 Array = np.ndarray[Any, Any]
 #: Bytes of a side, or a number of each of its packets or entries.
-Of = Callable[[Said], Array]
+Of = Callable[[SideData], Array]
 
 _KINDS: Final = ("credit", "write", "metadata", "raw", "lz")
 _FIRST_KINDS: Final = {loops.METADATA: 2, loops.RAW: 3, loops.COMPRESSED: 4}
@@ -40,9 +43,9 @@ _MOST_NULLS: Final = 1 << 15
 
 
 def add_rows(log: Log, spoken: Spoken, modes: Mapping[int, bool | None], senders: Sequence[str]) -> None:
-    """The rows of what pieces say: all packets, then all entries, then what is found of these.
+    """Add the rows of pieces: all packets, then all entries, then the findings about entries.
 
-    `modes` tells by side whether it sends greedily, None where that isn't known; `senders` who it is.
+    `modes`: by side, whether it sends greedily; None: unknown. `senders`: the names of the sides.
     """
     by_piece = place_columns(piece.place for piece in spoken.pieces)
     packets, entries = _Table(spoken, MESSAGE), _Table(spoken, ENTRY)
@@ -78,10 +81,14 @@ class _Table:
         bymux, words = spoken.bymux, spoken.words
         if kind == ENTRY:
             bymux, words = bymux[:, :0], words[:, :0]
-        self.said = tuple(spoken.said.items())
-        columns = [self._columns(said) for _, said in self.said]
-        pieces = [said.packets[loops.P_PIECE, own] for (_, said), own in zip(self.said, columns, strict=True)]
-        ends = [said.packets[loops.P_BYTE_END, own] for (_, said), own in zip(self.said, columns, strict=True)]
+        self.by_side = tuple(spoken.by_side.items())
+        columns = [self._columns(side_data) for _, side_data in self.by_side]
+        pieces = [
+            side_data.packets[loops.P_PIECE, own] for (_, side_data), own in zip(self.by_side, columns, strict=True)
+        ]
+        ends = [
+            side_data.packets[loops.P_BYTE_END, own] for (_, side_data), own in zip(self.by_side, columns, strict=True)
+        ]
         order = np.lexsort(
             (np.concatenate([bymux[loops.HEADER_END], *ends]), np.concatenate([bymux[loops.PIECE], *pieces]))
         )
@@ -98,18 +105,18 @@ class _Table:
         self.entries = np.zeros((loops.ENTRY_NUMBERS, self.count), np.uint64)
         #: By side: the rows of its packets, and of its entries.
         self.rows: dict[int, tuple[Array, Array]] = {}
-        for (side, said), own, rows in zip(self.said, columns, of_sides, strict=True):
+        for (side, side_data), own, rows in zip(self.by_side, columns, of_sides, strict=True):
             self.sides[rows] = side
-            loops.spread(said.packets[:numbers], own, rows, self.packets)
-            of_entries = rows[said.packets[loops.P_ENTRY, own] >= 0]
-            loops.spread(said.entries, np.arange(len(of_entries)), of_entries, self.entries)
+            loops.spread(side_data.packets[:numbers], own, rows, self.packets)
+            of_entries = rows[side_data.packets[loops.P_ENTRY, own] >= 0]
+            loops.spread(side_data.entries, np.arange(len(of_entries)), of_entries, self.entries)
             self.rows[side] = rows, of_entries
         #: Of the lipmaalink and the backlink: it isn't known.
         self.unknown = self.entries[loops.E_LIPMAA :] == _WORD_UNKNOWN
         self.lacks = self.unknown[0] | self.unknown[1]
 
-    def _columns(self, said: Said) -> Array:
-        entries = said.packets[loops.P_ENTRY]
+    def _columns(self, side_data: SideData) -> Array:
+        entries = side_data.packets[loops.P_ENTRY]
         return np.flatnonzero(entries >= 0) if self.kind == ENTRY else np.arange(len(entries))
 
     @cached_property
@@ -128,13 +135,13 @@ class _Table:
         loops.spread(table, np.arange(len(rows)), rows, out)
         return out
 
-    def of_sides(self, kind: Any, of: Callable[[int, Said], Any]) -> Array:
-        """A number of each row that is the same for all that a side says."""
+    def of_sides(self, kind: Any, of: Callable[[int, SideData], Any]) -> Array:
+        """A number for each row that is the same for all rows of a side."""
         by_side = np.zeros(len(SIDES), kind)
-        for side, said in self.said:
-            by_side[side] = of(side, said)
-        told: Array = by_side[self.sides]
-        return told
+        for side, side_data in self.by_side:
+            by_side[side] = of(side, side_data)
+        of_rows: Array = by_side[self.sides]
+        return of_rows
 
     def bytes_of(
         self, data: Of, starts: Of, sizes: Array | int, has: Array | None, *, by_entry: bool = True
@@ -146,8 +153,8 @@ class _Table:
             sizes = np.full(self.count, sizes)
         offsets = offsets_of(sizes)
         out = np.empty(offsets[-1], np.uint8)
-        for side, said in self.said:
-            loops.gather(data(said), starts(said), self.rows[side][by_entry], offsets, out)
+        for side, side_data in self.by_side:
+            loops.gather(data(side_data), starts(side_data), self.rows[side][by_entry], offsets, out)
         return strings(offsets, out, pa.binary(), has)
 
 
@@ -159,8 +166,8 @@ def _common(table: _Table, by_piece: Mapping[str, pa.Array]) -> dict[str, pa.Arr
     pieces = pa.array(bymux[loops.PIECE] + packets[loops.P_PIECE])
     columns = {name: column.take(pieces) for name, column in by_piece.items()}
     is_data = ~table.of_bymux
-    ids = table.of_sides(np.uint64, lambda _, said: said.sender.proposal.propose.id)
-    numbers = table.of_sides(np.int64, lambda _, said: said.sender.proposal.number)
+    ids = table.of_sides(np.uint64, lambda _, side_data: side_data.sender.proposal.propose.id)
+    numbers = table.of_sides(np.int64, lambda _, side_data: side_data.sender.proposal.number)
     return columns | {
         "row_kind": repeated(table.kind, table.count),
         "direction": _words(tuple(map(str, SIDES.values())), table.sides),
@@ -173,31 +180,31 @@ def _common(table: _Table, by_piece: Mapping[str, pa.Array]) -> dict[str, pa.Arr
 
 
 def _of_entry(row: int, ahead: int = 0) -> Of:
-    return lambda said: said.entries[row].astype(np.int64) + ahead
+    return lambda side_data: side_data.entries[row].astype(np.int64) + ahead
 
 
 def _of_packet(row: int) -> Of:
-    return lambda said: said.packets[row]
+    return lambda side_data: side_data.packets[row]
 
 
-def _content(said: Said) -> Array:
-    return said.content
+def _content(side_data: SideData) -> Array:
+    return side_data.content
 
 
-def _payloads(said: Said) -> Array:
-    return said.payloads
+def _payloads(side_data: SideData) -> Array:
+    return side_data.payloads
 
 
-def _data(said: Said) -> Array:
-    return said.data
+def _data(side_data: SideData) -> Array:
+    return side_data.data
 
 
-def _hashes(said: Said) -> Array:
-    return said.hashes
+def _hashes(side_data: SideData) -> Array:
+    return side_data.hashes
 
 
-def _hash_places(said: Said) -> Array:
-    return np.arange(0, len(said.hashes), DIGEST)
+def _hash_places(side_data: SideData) -> Array:
+    return np.arange(0, len(side_data.hashes), DIGEST)
 
 
 _PAYLOAD_HASH: Final = _of_entry(loops.E_HASH, len(PREFIX))
@@ -261,20 +268,22 @@ def _entry(table: _Table, modes: Mapping[int, bool | None], senders: Sequence[st
     has_lipmaa, has_back = lipmaa != loops.ABSENT, back != loops.ABSENT
     omitted = 2 * has_lipmaa + (has_back & (back != loops.SENT))
     sizes = np.empty(table.count, np.int64)
-    for side, said in table.said:
-        sizes[table.rows[side][1]] = said.sizes
+    for side, side_data in table.by_side:
+        sizes[table.rows[side][1]] = side_data.sizes
     return {
         "origin": repeated("metadata", table.count),
         "author": table.bytes_of(_author, _author_places, loops.KEY, None),
-        "log_id": unsigned(table.of_sides(np.uint64, lambda _, said: said.sender.proposal.log[1])),
+        "log_id": unsigned(table.of_sides(np.uint64, lambda _, side_data: side_data.sender.proposal.log[1])),
         "seq": unsigned(entries[loops.E_SEQ]),
         "end_of_log": pa.array(no),
-        "lipmaalink": table.bytes_of(_data, lambda said: said.slots[0], DIGEST, has_lipmaa & ~table.unknown[0]),
-        "backlink": table.bytes_of(_data, lambda said: said.slots[1], DIGEST, has_back & ~table.unknown[1]),
+        "lipmaalink": table.bytes_of(
+            _data, lambda side_data: side_data.slots[0], DIGEST, has_lipmaa & ~table.unknown[0]
+        ),
+        "backlink": table.bytes_of(_data, lambda side_data: side_data.slots[1], DIGEST, has_back & ~table.unknown[1]),
         "payload_size": unsigned(entries[loops.E_SIZE]),
         "payload_hash": table.bytes_of(_content, _PAYLOAD_HASH, DIGEST, None),
         "signature": table.bytes_of(_content, _SIGNATURE, loops.SIGNATURE, None),
-        "data": table.bytes_of(_data, lambda said: said.ends - said.sizes, sizes, whole),
+        "data": table.bytes_of(_data, lambda side_data: side_data.ends - side_data.sizes, sizes, whole),
         "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, whole),
         "omitted": _omitted(omitted),
         "assumed_links": pa.array(no),
@@ -287,12 +296,12 @@ def _entry(table: _Table, modes: Mapping[int, bool | None], senders: Sequence[st
     }
 
 
-def _author(said: Said) -> Array:
-    return np.frombuffer(said.sender.proposal.log[0], np.uint8)
+def _author(side_data: SideData) -> Array:
+    return np.frombuffer(side_data.sender.proposal.log[0], np.uint8)
 
 
-def _author_places(said: Said) -> Array:
-    return np.zeros(said.entries.shape[1], np.int64)
+def _author_places(side_data: SideData) -> Array:
+    return np.zeros(side_data.entries.shape[1], np.int64)
 
 
 def _omitted(codes: Array) -> pa.Array:

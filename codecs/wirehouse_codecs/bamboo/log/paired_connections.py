@@ -1,12 +1,12 @@
 """Sessions over two connections, one for each channel (specification, "Running Over Bymux": other transports).
 
-The connections between two addresses are brought together in pairs, as the options say: the connection of a channel
-joins the pair that has waited longest for one; with `next_port` that whose ports fit. Those whose begin isn't in the
-capture are pairs of their own. A pair has one session, which takes the packets of both in the order of arrival.
+The options say how connections between two addresses are paired. By default, a connection joins the pair that has
+waited longest for its channel. With `next_port` it joins the pair whose ports fit. Connections whose begin isn't in the
+capture stay alone. Each pair has one session, which takes the packets of both connections in order of arrival.
 
-Its set-ups are options. What one connection lacks isn't found again: from then on no more is known of the session than
-can be; likewise if a packet needs what the other connection says, and that isn't there or has a gap. A violation in one
-ends the reading of both.
+The set-ups are options, because they aren't on the wire. After a gap a connection isn't read again, so from then on the
+session is partial. It is partial too if a packet depends on the other connection, and that one is missing or has a gap.
+A violation on one connection ends the reading of both.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Pair:
         control = self.members.get(Channel.CONTROL)
         if control is not None and control.complete:
             self.account.end_doubt()
-        # Without one of the channels nobody knows what was said there.
+        # If one channel is missing, its packets are unknown.
         self.account.end(max(ends), in_order=hows == ["fin"] * len(Channel))
         self.conclude()
 
@@ -147,10 +147,10 @@ class Pairs:
 
     def _new(self, late: bool, port: int | None) -> Pair:
         account = Account(self._log, self.options, Session(self.options, started_late=late))
-        told = {Direction.CLIENT: self.options.client_setup, Direction.SERVER: self.options.server_setup}
-        for direction, setup in told.items():
+        effects = {Direction.CLIENT: self.options.client_setup, Direction.SERVER: self.options.server_setup}
+        for direction, setup in effects.items():
             if setup is not None:
-                account.session.setups[self.options.role_of(direction)] = setup
+                account.session.state.setups[self.options.role_of(direction)] = setup
         pair = self._pairs[self._numbers] = Pair(self._numbers, late, port, account)
         self._numbers += 1
         return pair
@@ -167,7 +167,7 @@ class Pairs:
             del self._pairs[pair.number]
 
     def conclude(self) -> None:
-        """A row of each session and each proposal that changed since it was told last."""
+        """Emit a row of each session and each proposal that changed since its last row."""
         for pair in self._pairs.values():
             pair.conclude()
 
@@ -224,13 +224,13 @@ class Half:
         """Bytes of both directions, in arrival order."""
         self._stop()
         session = self._pair.account.session
-        if pieces and not session.partial:
+        if pieces and not session.state.partial:
             for direction in unseen(self._pair.connections[self._channel]):
                 self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:
             role = self._pairs.options.role_of(piece.direction)
-            silent = not session.partial and self._reader.is_silent(role.peer)
+            silent = not session.state.partial and self._reader.is_silent(role.peer)
             connection = self._pair.connections[self._channel]
             if silent and knows_more(connection, piece):
                 session.miss(role.peer)
@@ -253,23 +253,23 @@ class Half:
 
     def _stop(self) -> None:
         """After a violation in the other connection nothing is read in this one either."""
-        if self._pair.account.session.ended_by is not None:
+        if self._pair.account.session.state.ended_by is not None:
             self._reader.stop()
 
     def _take(self, reads: Sequence[Read]) -> None:
         account = self._pair.account
         for read in reads:
-            if not account.session.partial and self._pair.lacks(read):
+            if not account.session.state.partial and self._pair.lacks(read):
                 for role in Role:
                     account.session.miss(role)
-            told = account.session.receive(read)
-            account.tell(told, self._senders)
-            if told.ends:
+            effects = account.session.receive(read)
+            account.add(effects, self._senders)
+            if effects.ends:
                 self._reader.stop(read.role, read.byte_end)
                 break
 
     def conclude(self) -> None:
-        """What there is to tell is told of the pair."""
+        """Emit the last rows of the pair."""
 
     def snapshot(self) -> str:
         """The state as JSON; that of the session is the pair's."""

@@ -1,15 +1,15 @@
-"""What a packet, an entry or a side of a proposal says, as the structs of the log `silver.bamboo`."""
+"""Packets, entries and sides of proposals as the structs of the log `silver.bamboo`."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Settings
+from wirehouse_codecs.bamboo.session.effects import Payload
 from wirehouse_codecs.bamboo.session.entry_rebuild import Rebuilt
 from wirehouse_codecs.bamboo.session.proposals import COUNTS, Proposal
-from wirehouse_codecs.bamboo.session.session import Payload
 from wirehouse_codecs.bamboo.setup import Role, Setup
-from wirehouse_codecs.bamboo.wire import bymux, varu64, yamf
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64, yamf
 from wirehouse_codecs.bamboo.wire.entries import Entry, decode
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
@@ -36,7 +36,7 @@ SHARED: Final = ("author", "log_id", "start", "lower_info", "offset", "payload_o
 
 
 def half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
-    """Where a side of a proposal stands."""
+    """The state of a side of a proposal."""
     half = proposal.halves[role]
     wants: Settings = half.wants
     cursor: Cursor = half.cursor
@@ -54,7 +54,7 @@ def half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
     }
 
 
-def bymux_fields(packet: bymux.Packet, read: Read) -> dict[str, Any]:
+def bymux_fields(packet: bymux_packets.Packet, read: Read) -> dict[str, Any]:
     """The fields of a packet of bymux."""
     return {
         "kind": packet.type.name.lower(),
@@ -86,8 +86,8 @@ def packet_fields(packet: PointToPoint) -> dict[str, Any]:
             return fields | {"eagerness": None if packet.eagerness is None else packet.eagerness.name.lower()}
         case Cancel():
             entries = [entry.data for entry in packet.entries] if packet.entries else None
-            told = {"code": packet.reason.value, "reason": packet.reason.name.lower(), "seqnum": packet.seqnum}
-            return told | {"entries": entries}
+            fields = {"code": packet.reason.value, "reason": packet.reason.name.lower(), "seqnum": packet.seqnum}
+            return fields | {"entries": entries}
         case Notify() | SkipBytes():
             return {"count": packet.count}
         case RawPayload():
@@ -120,7 +120,7 @@ def payload_row(payload: Payload) -> dict[str, Any]:
 
 
 def rebuilt_row(entry: Rebuilt) -> dict[str, Any]:
-    """An entry that metadata stands for."""
+    """An entry that was rebuilt from metadata."""
     link_rule = "link_unknown" if entry.unknown else None
     link_reason = f"the hash of {' and '.join(map(str, entry.unknown))} isn't known" if entry.unknown else None
     return {
@@ -148,9 +148,9 @@ def shown_row(data: bytes, origin: str, sender: str) -> dict[str, Any]:
     """An entry that a cancel or a file shows in full."""
     decoded = decode(data)
     place = {"author": decoded.author, "log_id": decoded.log_id, "seq": decoded.seq}
-    told = {"origin": origin, "sender": sender, "data": data, "entry_hash": yamf.digest(data)} | place
+    fields = {"origin": origin, "sender": sender, "data": data, "entry_hash": yamf.digest(data)} | place
     entry: Entry | None = decoded.entry
     if entry is None:
-        return told | {"rule": None if decoded.rule is None else decoded.rule.name, "reason": decoded.reason}
+        return fields | {"rule": None if decoded.rule is None else decoded.rule.name, "reason": decoded.reason}
     names = ("end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
-    return told | {name: getattr(entry, name) for name in names}
+    return fields | {name: getattr(entry, name) for name in names}

@@ -1,10 +1,10 @@
-"""What connections of Bamboo Point-2-Point say, as rows of the log `silver.bamboo`.
+"""The columns of the log `silver.bamboo`.
 
-A row of kind `message` for each packet: the set-ups, those of bymux, those of both channels. An `entry` for each entry
-that a packet holds, put together as far as that can be; its signature and its place in the log are judged where all
-entries come together. `quarantine` for bytes that are no packet, `violation` for each broken rule. `proposal` and
-`session` rows tell where these stand at the end of each window in which they changed; a proposal whose life is over has
-its last one at once. In all of them the client is the proactive side.
+Kinds of row: `message` is a packet of the set-up, of bymux or of a channel. `entry` is an entry in a packet, rebuilt as
+far as the connection allows. Its signature and its links are judged later, where all entries of its log meet.
+`quarantine` are bytes that are no packet, `violation` is a broken rule. `proposal` and `session` are states at the end
+of each window in which they changed. A proposal that has ended has its last row at once. In all rows, the client is the
+proactive side.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wirehouse_codecs.tcp.reassembly import Connection
 #: Of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
 #: Fields that no other packet has are null. Sizes and windows are in bytes. Hashes are digests, or, where they aren't
-#: rightly written, the 66 bytes that stand there.
+#: correctly written, the 66 bytes that stand there.
 MESSAGE_TYPE: Final = pa.struct(
     [
         ("kind", pa.string()),

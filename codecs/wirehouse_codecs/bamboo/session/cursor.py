@@ -1,12 +1,13 @@
-"""Where a side stands in the data of a proposal, and which packets may come there (specification, "The Data Channel").
+"""Plans and cursors: where a side is in the data of a proposal, and which packets may follow (specification, "The Data
+Channel").
 
-A proposal stands for a sequence of pieces, metadata and payloads: the lower certificate pool from the lower info up to
-the start, the range, the upper certificate pool from the end up to the upper info. Each side has a cursor into it, and
-what it sends moves its own. A piece is named by its sequence number and kind, for these never repeat, and stay the same
-when an adjust moves the end.
+A proposal stands for a sequence of pieces, each the metadata or the payload of an entry: first the lower certificate
+pool from the lower info to the start, then the range, then the upper certificate pool from the end to the upper info.
+Each side has a cursor into this plan, and its packets move it. A piece is identified by sequence number and kind. These
+are unique, and they stay the same when an adjust moves the end.
 
-`judge` says which rule a packet breaks by the cursors of both sides and the settings of its receiver, `move` moves the
-cursor. What needs the bytes themselves (compression, verification) is not judged here.
+`judge` returns the rule that a packet breaks, given both cursors and the settings of the receiver. `move` moves the
+cursor. Rules about the bytes themselves (compression, verification) are judged elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
-#: So many payloads are looked at that a notify moves past; of more, the sizes aren't judged.
+#: How many of the payloads that a notify skips are judged by their sizes.
 _LOOKED_AT: Final = 64
 
 
@@ -52,7 +53,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The pieces of a proposal in their order. None as an end: there is none."""
+    """The pieces of a proposal in order. `end` is None: the range has no end."""
 
     start: int
     lower_info: int
@@ -80,9 +81,9 @@ class Plan:
 
     @property
     def follows(self) -> bool:
-        """Whether all its pieces can be told.
+        """Whether all pieces are known.
 
-        Sparse and without an end those after the start entry depend on which entry is the newest.
+        In a sparse range without an end, the pieces after the start entry depend on which entry is the newest.
         """
         return not self.sparse or self.end is not None
 
@@ -109,7 +110,7 @@ class Plan:
 
     @property
     def _left_out(self) -> int:
-        """The metadata of the start entry, if the range begins in its payload."""
+        """1 if the range begins in the payload of the start entry, so that its metadata is left out."""
         return 1 if self.offset is not None and not self.payload_only else 0
 
     @cached_property
@@ -153,10 +154,10 @@ def _lowered(old: int | None, new: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one side of a proposal wants to be sent. Sizes are in bytes, both bounds included.
+    """What one side of a proposal wants to receive. Sizes are in bytes, both bounds included.
 
-    Without an eagerness they aren't known: a confirmation, which always has one, is not in the capture, or comes later
-    over another connection. Nothing is judged by them then.
+    Without an eagerness the settings are unknown, because the confirmation was lost or comes later over another
+    connection. Then no rule is judged by them.
     """
 
     eagerness: Eagerness | None = None
@@ -168,7 +169,7 @@ class Settings:
 
     @classmethod
     def of(cls, propose: Propose) -> Settings:
-        """Those of the side that proposes; the other side begins with the defaults, and no eagerness."""
+        """The settings of the proposing side. The other side starts with the defaults and without an eagerness."""
         sizes = (propose.size_limit, propose.min_payload, propose.max_payload)
         return cls(propose.eagerness, *sizes, propose.mandatory)
 
@@ -205,7 +206,7 @@ class Settings:
 
 
 class Sent(StrEnum):
-    """What a side did last on a proposal: what an apology could be about."""
+    """What a side sent last for a proposal. An apology would retract it."""
 
     NOTHING = "nothing"
     #: Some bytes of the payload under the cursor.
@@ -217,7 +218,7 @@ class Sent(StrEnum):
 
 @dataclass(slots=True)
 class Cursor:
-    """One side of a proposal: its place in the plan, and what it has just sent."""
+    """The position of one side in the plan, and what it sent last."""
 
     plan: Plan
     #: The next piece; None = the end.
@@ -225,11 +226,11 @@ class Cursor:
     #: Bytes of the payload under the cursor that were sent or skipped, from its first byte or the plan's offset on.
     at: int = 0
     last: Sent = Sent.NOTHING
-    #: That piece; an adjust may have taken it out of the plan.
+    #: The piece that was sent last. An adjust may have removed it from the plan.
     sent: Piece | None = None
-    #: The last two entries whose metadata was sent here, the newest first; what was retracted isn't there.
+    #: The last two entries whose metadata was sent, the newest first, without retracted ones.
     metadata: tuple[int, ...] = ()
-    #: Where it is can't be told any more.
+    #: Its position is unknown from here on.
     lost: bool = False
 
     @classmethod
@@ -249,7 +250,7 @@ class Cursor:
 
     @property
     def leaves(self) -> bool:
-        """Whether it is past all pieces that can be told, and there are more."""
+        """Whether it is past all known pieces, but there are more."""
         return self.piece is None and not self.plan.follows
 
     @property
@@ -258,7 +259,7 @@ class Cursor:
         return self.plan.index(self.piece)
 
     def adjust(self, plan: Plan) -> None:
-        """Go on by another plan: at the same piece, or, if that is not in it, at the first one after it."""
+        """Continue with another plan: at the same piece, or at the first one after it."""
         self.lost |= self.leaves
         self.plan = plan
         if self.lost:
@@ -268,12 +269,12 @@ class Cursor:
             self.piece, self.at = piece, 0
 
     def has_backlink(self) -> bool:
-        """Whether the metadata that is due has its backlink: it isn't known from what was sent here before."""
+        """Whether the next metadata must contain its backlink, because the entry before was not sent here."""
         seq = 0 if self.piece is None else self.piece.seq
         return has_lipmaalink(seq) and seq - 1 not in self.metadata
 
     def pass_over(self, pieces: int) -> None:
-        """Move on by pieces that were not sent."""
+        """Move past pieces that were not sent."""
         self._go_to(self.index + pieces)
         self._note(Sent.NOTHING)
 
@@ -284,9 +285,9 @@ class Cursor:
         self._send_piece()
 
     def send_bytes(self, count: int, size: int | None, *, skipped: bool = False) -> None:
-        """Move on in the payload that is due; `size` is all of it."""
+        """Move on within the current payload, which has `size` bytes in all."""
         if size is None:
-            # The metadata that follows says where it ended; of payloads alone nothing does.
+            # The next metadata shows where it ended. Without metadata nothing does.
             self.at += count
             self.lost = self.plan.payload_only
             self._note(Sent.PREFIX)
@@ -308,12 +309,12 @@ class Cursor:
         self.last, self.sent = last, sent
 
     def ends_unknown(self, size: int | None) -> bool:
-        """Whether it is in a payload whose size isn't known, so that this may be its end."""
+        """Whether it is within a payload of unknown size, which may have ended here."""
         begun = self.piece is not None and self.piece.is_payload and self.last is Sent.PREFIX
         return begun and size is None and not self.lost
 
     def retract(self) -> None:
-        """Move back to the begin of what was sent last; if the plan has it no more, to the first piece after it."""
+        """Move back to what was sent last, or to the first piece after it if the plan no longer has it."""
         piece = self.sent or self.piece
         self._go_to(self.plan.index(piece))
         if piece is not None and not piece.is_payload:
@@ -325,7 +326,7 @@ class Cursor:
         self.at = self.plan.offset or 0 if index == 0 else 0
 
     def to_json(self) -> list[Any]:
-        """The cursor as carried state writes it; the plan comes from the proposal again."""
+        """The cursor as JSON. The plan is part of the proposal."""
         return [self.piece, self.at, self.last, self.sent, self.metadata, self.lost]
 
     @classmethod
@@ -341,13 +342,13 @@ SizeOf = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A packet that is judged: who sends it, where both sides stand, and what its receiver wants."""
+    """The context in which a packet is judged: both cursors, and the settings of the receiver."""
 
     sender: Cursor
     receiver: Cursor
     #: Of the receiver.
     settings: Settings
-    #: The size of the payload of an entry of the log, None = it isn't known here.
+    #: The payload size of an entry of the log. None: unknown.
     size_of: SizeOf = field(repr=False)
 
     @property
@@ -401,7 +402,7 @@ def _bytes_announced(packet: RawPayload | CompressedPayload | SkipBytes) -> int:
         return packet.count
     if isinstance(packet, RawPayload):
         return packet.size - packet.at
-    # Only the first piece can be judged; what the others stand for isn't known.
+    # Only the first piece announces a size.
     return 0 if packet.at else packet.size
 
 
@@ -411,7 +412,7 @@ def _not_allowed(turn: Turn, _: DataPacket) -> bool:
 
 
 def _keeps_back(turn: Turn, packet: Notify) -> bool:
-    """It moves past pieces that are wanted, and that the other side has not."""
+    """Whether a notify skips pieces that the other side wants and doesn't have."""
     if turn.receiver.lost or turn.settings.eagerness in (None, Eagerness.NOTIFY):
         return False
     plan = turn.sender.plan
@@ -438,7 +439,7 @@ def _is_mandatory(turn: Turn, packet: SkipPayload) -> bool:
 
 def _beyond_receiver(turn: Turn, packet: SkipBytes) -> bool:
     sender, receiver = turn.sender, turn.receiver
-    # Who skips no byte has caught up with no one.
+    # A skip of 0 bytes claims nothing.
     if receiver.lost or not packet.count or receiver.index > sender.index:
         return False
     return receiver.index < sender.index or sender.at + packet.count > receiver.at
@@ -448,7 +449,7 @@ def _sent(last: Sent) -> Check:
     return lambda turn, _: turn.sender.last is last
 
 
-#: The rules of each packet in their order.
+#: The rules of each packet, in order.
 JUDGED: Final[Mapping[type[DataPacket], tuple[tuple[str, Check], ...]]] = MappingProxyType(
     {
         Metadata: (("out_of_turn", _payload_is_due), ("past_end", _at_end), ("eagerness_ignored", _not_allowed)),
@@ -495,7 +496,7 @@ def _move_by_raw(turn: Turn, packet: RawPayload) -> None:
 
 
 def _move_by_compressed(turn: Turn, packet: CompressedPayload) -> None:
-    # A packet in pieces moves the cursor by its last one, when all of it has come.
+    # The last piece of a packet moves the cursor.
     if packet.at + len(packet.data) == packet.compressed_size:
         turn.sender.send_bytes(packet.size, turn.size)
 

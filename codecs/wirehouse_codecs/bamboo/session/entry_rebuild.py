@@ -1,9 +1,9 @@
-"""Entries from the metadata that the data channel carries (specification, "Encodings", bytes 128 and 129).
+"""Rebuilds entries from the metadata on the data channel (specification, "Encodings", bytes 128 and 129).
 
-Metadata leaves out what its place says: author and log id of the proposal, the sequence number of the cursor, the
-lipmaalink, and the backlink where its target was sent before. Hashes of targets come from what the same side sent for
-the proposal, from its expected starting hash, or from entries that are known from elsewhere. Of an entry with a target
-that isn't known, all but the link is there.
+Metadata omits what follows from its position: author and log id (of the proposal), the sequence number (of the cursor),
+the lipmaalink, and the backlink if its target was sent before. The hash of a link target comes from what the same side
+sent for the proposal, from the expected starting hash, or from entries that are known from elsewhere. If it is unknown,
+the entry is complete but for that link.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wirehouse_codecs.bamboo.wire.entries import END_OF_LOG, REGULAR, SIGNATURE_
 from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
 from wirehouse_codecs.bamboo.wire.messages import Metadata
 
-#: Entries of a connection that are remembered beside those that its proposals need.
+#: How many entries of a connection are remembered besides those that its proposals need.
 MOST_KNOWN: Final = 256
 
-#: The hash of an entry of the log, and whether it is only taken for the one that is meant.
+#: The hash of an entry of the log, and whether it is only assumed that the sender means this entry.
 HashOf = Callable[[int], tuple[bytes | None, bool]]
 
 
 class Rebuilt(NamedTuple):
-    """An entry as one side sent it. Hashes are as written, 66 bytes; None: it isn't known, or there is none."""
+    """An entry as one side sent it. Hashes have 66 bytes, as on the wire. None: unknown, or there is none."""
 
     author: bytes
     log_id: int
@@ -38,16 +38,16 @@ class Rebuilt(NamedTuple):
     payload_size: int
     payload_hash: bytes
     signature: bytes
-    #: The entry in full; None: `unknown` holds targets whose hash isn't known.
+    #: The full entry. None: links are unknown, see `unknown`.
     data: bytes | None
     #: Digest of `data`.
     entry_hash: bytes | None
-    #: Fields that were not sent, in the words of the specification.
+    #: The names of the fields that were not sent.
     omitted: tuple[str, ...]
     unknown: tuple[int, ...] = ()
-    #: A link is that of an entry known from elsewhere, which need not be the one that the sender means.
+    #: A link is assumed: it is known from elsewhere, and the sender may mean another entry.
     assumed: bool = False
-    #: The rule that it breaks, as far as that is told without other entries and the signature.
+    #: The rule that it breaks, judged without other entries and without the signature.
     rule: str | None = None
     reason: str = ""
 
@@ -108,10 +108,10 @@ def _with_data(entry: Rebuilt) -> Rebuilt:
 
 
 def complete(entries: Iterable[Rebuilt], known: Mapping[int, Sequence[bytes]]) -> list[Rebuilt]:
-    """Entries of one log with the links that are unknown in them, as far as `known` tells: digests by sequence number.
+    """Complete the unknown links of entries of one log by `known`: digests by sequence number.
 
-    Of several hashes for a sequence number that one counts by which the signature is right. They come back in ascending
-    order; an entry that can't be completed stays as it is.
+    If a sequence number has several hashes, the one counts that makes the signature right. The result is in ascending
+    order. An entry that can't be completed is unchanged.
     """
     hashes = {seq: list(digests) for seq, digests in known.items()}
     completed = []
@@ -151,7 +151,7 @@ Key = tuple[bytes, int, int]
 
 
 class Known:
-    """The entries of a connection that were seen last, by author, log id and sequence number."""
+    """The most recent entries of a connection, by author, log id and sequence number."""
 
     def __init__(self, rows: list[list[Any]] | None = None) -> None:
         self._entries: OrderedDict[Key, Heard] = OrderedDict()
@@ -163,7 +163,7 @@ class Known:
         return self._entries.get((author, log_id, seq))
 
     def hashed(self, author: bytes, log_id: int) -> list[int]:
-        """The sequence numbers of those of a log whose hashes are known."""
+        """The sequence numbers of entries of a log whose hashes are known."""
         return [
             seq
             for (of, number, seq), one in self._entries.items()
@@ -171,7 +171,7 @@ class Known:
         ]
 
     def add(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
-        """Remember an entry. One without its hash doesn't take the place of one that has it."""
+        """Remember an entry. An entry without a hash doesn't replace one with a hash."""
         key = (author, log_id, seq)
         before = self._entries.get(key)
         if before is None or before.entry_hash is None or heard.entry_hash is not None:
@@ -191,7 +191,7 @@ class Known:
                 self._entries.popitem(last=False)
 
     def forget(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
-        """The entry was retracted by its senders."""
+        """Forget an entry that its senders retracted."""
         known = self._entries.get((author, log_id, seq))
         if known is None or known._replace(senders=()) != heard._replace(senders=()):
             return
@@ -202,5 +202,5 @@ class Known:
             del self._entries[author, log_id, seq]
 
     def to_json(self) -> list[list[Any]]:
-        """As carried state writes it."""
+        """The entries as JSON, for snapshots."""
         return [[author.hex(), log_id, seq, one.to_json()] for (author, log_id, seq), one in self._entries.items()]

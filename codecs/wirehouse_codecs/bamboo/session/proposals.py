@@ -1,12 +1,11 @@
-"""A proposal and its life: from being proposed until four messages have cancelled it (specification, "The Control
-Channel").
+"""A proposal and its life, until four messages have cancelled it (specification, "The Control Channel").
 
-Two tables say which packets there may be. `LIFE` is about the proposal: it is confirmed once, by the first adjust of
-the side that did not propose it. `SIDES` is about each of its sides, which cancels once on the control channel and says
-so once on the data channel, in whichever order. A pair that neither lists is the rule that it breaks.
+Two tables list the legal packets. `LIFE` is the state of the proposal: the first adjust of the side that did not
+propose confirms it. `SIDES` is the state of each side: a side cancels once on the control channel, and once on the data
+channel, in either order. An input that a table doesn't list breaks the rule that `unlisted` or `side_unlisted` names.
 
-An adjust and the data that its sender is about to get cross each other. So a sender is judged by every set of settings
-that it may still go by: `Version`. It has shown to know the newer ones as soon as it does what the older ones forbid.
+An adjust and the data that its sender is about to receive may cross each other. So a sender is judged by every version
+of the settings that it may still go by (`Version`). Once it does what older settings forbid, it knows the newer ones.
 """
 
 from __future__ import annotations
@@ -20,20 +19,22 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Plan, Settings
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire import entry_verification, yamf
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import decode, wrongly_signed
 from wirehouse_codecs.bamboo.wire.lipmaa import SPINE, Broke, lipmaa, upper_pool
-from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, ChannelReader, Eagerness, Propose, encode
+from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, Eagerness, Propose
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.compiled.blake2b import Digest
 
-#: Sets of settings that a sender may go by; of more, the older ones count as known to be over.
+#: How many versions a sender may go by. Older ones are given up.
 MOST_VERSIONS: Final = 8
 #: Entries that a proposal remembers of each side, if later ones may not link to them.
 MOST_HEARD: Final = 16
 
 
 class Life(StrEnum):
-    """Where a proposal stands."""
+    """The state of a proposal."""
 
     UNUSED = "unused"
     PROPOSED = "proposed"
@@ -41,18 +42,18 @@ class Life(StrEnum):
 
 
 class SideState(StrEnum):
-    """What a side of a proposal has said about its end."""
+    """How far a side has cancelled a proposal."""
 
     OPEN = "open"
     #: It cancelled on the control channel.
     CANCELLING = "cancelling"
-    #: It said on the data channel that the proposal is cancelled.
+    #: It sent cancelled on the data channel.
     SILENT = "silent"
     ENDED = "ended"
 
 
 class Input(StrEnum):
-    """What a side says about a proposal."""
+    """What a side sends about a proposal."""
 
     PROPOSE = "propose"
     #: The first adjust of the side that did not propose.
@@ -67,7 +68,7 @@ class Input(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The state after an input; `settled`, that once all four messages of a cancel were sent."""
+    """The state after an input. `settled`: the state once all four messages of a cancel were sent."""
 
     state: Life
     settled: Life
@@ -84,7 +85,7 @@ LIFE: Final[Mapping[tuple[Life, Input], Step]] = MappingProxyType(
         (Life.PROPOSED, Input.ADJUST): _step(Life.PROPOSED),
         (Life.PROPOSED, Input.CANCEL): _step(Life.PROPOSED, Life.UNUSED),
         (Life.PROPOSED, Input.CANCELLED): _step(Life.PROPOSED, Life.UNUSED),
-        # Over two connections what the proposer sends of it may come before.
+        # Over two connections, packets of the proposer may come before the confirmation.
         (Life.CONFIRMED, Input.CONFIRM): _step(Life.CONFIRMED),
         (Life.CONFIRMED, Input.ADJUST): _step(Life.CONFIRMED),
         (Life.CONFIRMED, Input.CANCEL): _step(Life.CONFIRMED, Life.UNUSED),
@@ -97,7 +98,7 @@ LIFE: Final[Mapping[tuple[Life, Input], Step]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SideStep:
-    """The state of a side after what it says."""
+    """The state of a side after an input."""
 
     state: SideState
 
@@ -129,7 +130,7 @@ _INACTIVE: Final = {
 
 
 def unlisted(state: Life, event: Input) -> str | None:
-    """The rule that an input breaks which LIFE doesn't list; None: it means nothing."""
+    """The rule that an input breaks if LIFE doesn't list it. None: no rule."""
     return None if event is Input.DATA else _INACTIVE[event]
 
 
@@ -137,7 +138,7 @@ _CONTROL: Final = (Input.CONFIRM, Input.ADJUST, Input.CANCEL)
 
 
 def side_unlisted(state: SideState, event: Input) -> str | None:
-    """The rule that an input breaks which SIDES doesn't list."""
+    """The rule that an input breaks if SIDES doesn't list it."""
     if event in _CONTROL:
         return "cancel_or_adjust_after_cancel"
     return "data_after_cancel" if event is Input.DATA else _INACTIVE[event]
@@ -145,26 +146,26 @@ def side_unlisted(state: SideState, event: Input) -> str | None:
 
 @dataclass(slots=True)
 class Version:
-    """What a sender may go by: what the other side wants, and where that puts its cursor."""
+    """Settings of the other side that a sender may go by, and its cursor by these settings."""
 
     settings: Settings
     cursor: Cursor
-    #: Where the other side's adjust ends that made it so.
+    #: Where the adjust that made these settings ends, in the bytes of the other side.
     adjusted_at: int = field(default=0, compare=False)
 
     def copy(self) -> Version:
-        """One that moves on its own."""
+        """A copy with a cursor of its own."""
         return Version(self.settings, replace(self.cursor), self.adjusted_at)
 
 
 class Heard(NamedTuple):
-    """What is known of an entry by its metadata. The hash of its payload is as written there."""
+    """The known metadata of an entry. The payload hash is as on the wire."""
 
     payload_size: int
-    #: Empty once nobody can ask for it.
+    #: Empty once the payload can no longer come.
     payload_hash: bytes
     end_of_log: bool
-    #: Digest; None: a link of it isn't known.
+    #: The digest of the entry. None: a link is unknown.
     entry_hash: bytes | None
     #: The sides that sent it on the connection.
     senders: tuple[Role, ...] = ()
@@ -173,7 +174,7 @@ class Heard(NamedTuple):
 
     @property
     def is_forged(self) -> bool:
-        """Its signature is wrong: what its metadata says is nothing that it can be judged by. Costs a signature."""
+        """Its signature is wrong, so no rule is judged by its metadata. This checks a signature."""
         return self.data is not None and wrongly_signed(self.data)
 
     def sent_as(self, other: Heard) -> bool:
@@ -187,7 +188,7 @@ class Heard(NamedTuple):
         return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))
 
     def to_json(self) -> list[Any]:
-        """The row that carried state has."""
+        """The metadata as JSON, for snapshots."""
         hashed = None if self.entry_hash is None else self.entry_hash.hex()
         data = None if self.data is None else self.data.hex()
         return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders, data]
@@ -210,7 +211,7 @@ class LastPiece:
 
     #: Of the packet that completed it.
     byte_start: int
-    #: The entry's rule that the piece breaks, as far as that is told without its signature.
+    #: The entry rule that the piece breaks, judged without the signature.
     rule: str | None = None
     #: A payload that has the hash and the size of its entry.
     right: bool = False
@@ -218,12 +219,12 @@ class LastPiece:
 
 @dataclass(slots=True)
 class Assembly:
-    """A payload that is being put together."""
+    """A payload that is being reassembled."""
 
     seq: int
     #: Bytes of it that came before; they aren't here.
     begins_at: int
-    #: None: some aren't known, or they are too many to be held, or to be told.
+    #: None: bytes are unknown, or there are too many to hold or to report.
     data: bytearray | None = field(default_factory=bytearray)
     packets: int = 0
     #: Of bytes that aren't held; and how many came.
@@ -238,7 +239,7 @@ class Count:
     metadata: int = 0
     payloads: int = 0
     raw_bytes: int = 0
-    #: Of compressed payloads: bytes on the wire, and what they stand for.
+    #: For compressed payloads: bytes on the wire, and decompressed bytes.
     compressed_bytes: int = 0
     inflated_bytes: int = 0
     notified: int = 0
@@ -269,7 +270,7 @@ class Half:
 
     @property
     def cursor(self) -> Cursor:
-        """Where it stands by the newest settings."""
+        """The cursor by the newest settings."""
         return self.versions[-1].cursor
 
     def hear(self, seq: int, heard: Heard) -> None:
@@ -324,7 +325,7 @@ class Proposal:
     outcome: Outcome | None = None
     #: The hash that its author expects was compared, and the entry has another one.
     hash_differs: bool = False
-    #: Bytes of the capture are missing: where its sides stand isn't known.
+    #: Bytes of the capture are missing, so its cursors are unknown.
     partial: bool = False
 
     @classmethod

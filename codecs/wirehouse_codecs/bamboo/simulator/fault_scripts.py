@@ -1,4 +1,4 @@
-"""Connections on which a peer doesn't keep to the rules of Bamboo Point-2-Point: the scenes of faults.py."""
+"""Scripts of connections on which a peer breaks a rule of Bamboo Point-2-Point. `faults.py` lists them by rule."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.simulator.faulty_entries import Make, made_log
 from wirehouse_codecs.bamboo.simulator.logs import Log, Published, author_key
-from wirehouse_codecs.bamboo.simulator.peers import LATENCY_NS, Exchange, Talk
-from wirehouse_codecs.bamboo.wire import bymux, varu64, yamf
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.simulator.peers import LATENCY_NS, Dialogue, Exchange
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64, yamf
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
@@ -27,7 +28,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipBytes,
     SkipReason,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
@@ -39,14 +39,14 @@ STRANGE: Final = 44
 UNKNOWN_ID: Final = 44
 
 
-class Scene(Talk):
+class FaultScript(Dialogue):
     """A connection on which a rule is broken: by A, the proactive side, where it doesn't matter."""
 
     #: Packets from before were not captured.
     captured_from_ns: int = 0
 
     def log(self, length: int, payload_bytes: int = 40, *, ends: bool = False) -> Log:
-        """The log of most scenes."""
+        """The log of most scripts."""
         return made_log(self.random.getrandbits(32), length, payload_bytes, ends=ends)
 
     def exchange(self, log: Log, proposer: Role = A) -> Exchange:
@@ -62,344 +62,344 @@ class Scene(Talk):
         self.send(role, Channel.CONTROL, data)
 
 
-Act = Callable[[Scene], None]
+Act = Callable[[FaultScript], None]
 
 
 # bymux
 
 
-def unassigned_type(scene: Scene) -> None:
+def unassigned_type(script: FaultScript) -> None:
     """A header has type 110."""
-    scene.raw(A, b"\xc0")
+    script.raw(A, b"\xc0")
 
 
-def strange_stream(scene: Scene) -> None:
+def strange_stream(script: FaultScript) -> None:
     """Credit is given for a stream that there isn't."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, STRANGE, 1))
+    script.bymux(A, bymux_packets.Packet(Type.CREDIT, STRANGE, 1))
 
 
-def writes_at_once(scene: Scene) -> None:
+def writes_at_once(script: FaultScript) -> None:
     """A side writes to the data channel before it is given credit."""
-    scene.raw(A, bymux.write(DATA, encode(Notify())))
+    script.raw(A, bymux_packets.write(DATA, encode(Notify())))
 
 
-def too_much_credit(scene: Scene) -> None:
+def too_much_credit(script: FaultScript) -> None:
     """The credit of the data channel is raised to 2^64 + 3."""
     for amount in (MAX_U64 - 1, 5):
-        scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, amount))
+        script.bymux(A, bymux_packets.Packet(Type.CREDIT, DATA, amount))
 
 
-def credit_for_control(scene: Scene) -> None:
+def credit_for_control(script: FaultScript) -> None:
     """Credit is given for the control channel, which has no backpressure."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, 0, 5))
+    script.bymux(A, bymux_packets.Packet(Type.CREDIT, 0, 5))
 
 
-def too_many_creations(scene: Scene) -> None:
+def too_many_creations(script: FaultScript) -> None:
     """The credit for creating streams is raised to 2^64."""
     for amount in (MAX_U64, 1):
-        scene.bymux(A, bymux.Packet(Type.CREDIT, None, amount))
+        script.bymux(A, bymux_packets.Packet(Type.CREDIT, None, amount))
 
 
-def creates(scene: Scene, stream_id: int, credit: int = 1) -> None:
+def creates(script: FaultScript, stream_id: int, credit: int = 1) -> None:
     """A side creates a stream, with credit for it."""
     if credit:
-        scene.bymux(B, bymux.Packet(Type.CREDIT, None, credit))
-    scene.bymux(A, bymux.Packet(Type.WRITE, None, stream_id))
+        script.bymux(B, bymux_packets.Packet(Type.CREDIT, None, credit))
+    script.bymux(A, bymux_packets.Packet(Type.WRITE, None, stream_id))
 
 
-def creates_without_credit(scene: Scene) -> None:
+def creates_without_credit(script: FaultScript) -> None:
     """A stream is created without credit."""
-    creates(scene, STRANGE, 0)
+    creates(script, STRANGE, 0)
 
 
-def creates_odd(scene: Scene) -> None:
+def creates_odd(script: FaultScript) -> None:
     """The proactive side creates a stream with an odd id."""
-    creates(scene, STRANGE + 1)
+    creates(script, STRANGE + 1)
 
 
-def creates_again(scene: Scene) -> None:
+def creates_again(script: FaultScript) -> None:
     """The stream of the control channel is created again."""
-    creates(scene, 0)
+    creates(script, 0)
 
 
-def creates_after_close(scene: Scene) -> None:
+def creates_after_close(script: FaultScript) -> None:
     """A side closes creating streams, for which it has credit, and creates one."""
-    scene.bymux(B, bymux.Packet(Type.CREDIT, None, 1))
-    scene.bymux(A, bymux.Packet(Type.CLOSE))
-    creates(scene, STRANGE, 0)
+    script.bymux(B, bymux_packets.Packet(Type.CREDIT, None, 1))
+    script.bymux(A, bymux_packets.Packet(Type.CLOSE))
+    creates(script, STRANGE, 0)
 
 
 def about_a_stream(*types: Type, stream_id: int | None = DATA, amount: int | None = None) -> Act:
     """Packets of bymux about one stream, one after the other."""
 
-    def act(scene: Scene) -> None:
+    def act(script: FaultScript) -> None:
         for kind in types:
             with_amount = kind in (Type.CREDIT, Type.WRITE)
-            scene.bymux(A, bymux.Packet(kind, stream_id, amount if with_amount else None))
+            script.bymux(A, bymux_packets.Packet(kind, stream_id, amount if with_amount else None))
 
     return act
 
 
-def writes_after_close(scene: Scene) -> None:
+def writes_after_close(script: FaultScript) -> None:
     """A side closes the data channel, for which it has credit, and writes to it."""
-    scene.bymux(B, bymux.Packet(Type.CREDIT, DATA, 100))
-    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
-    scene.raw(A, bymux.write(DATA, encode(Notify())))
+    script.bymux(B, bymux_packets.Packet(Type.CREDIT, DATA, 100))
+    script.bymux(A, bymux_packets.Packet(Type.CLOSE, DATA))
+    script.raw(A, bymux_packets.write(DATA, encode(Notify())))
 
 
-def closes_alone(scene: Scene) -> None:
+def closes_alone(script: FaultScript) -> None:
     """The connection ends in order after a Close that has no answer."""
-    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
-    scene.close()
+    script.bymux(A, bymux_packets.Packet(Type.CLOSE, DATA))
+    script.close()
 
 
-def wide_ping(scene: Scene) -> None:
+def wide_ping(script: FaultScript) -> None:
     """The id in a Ping takes eight bytes."""
-    scene.bymux(A, bymux.Packet(Type.PING, DATA, id_width=8))
+    script.bymux(A, bymux_packets.Packet(Type.PING, DATA, id_width=8))
 
 
-def infinite_data(scene: Scene) -> None:
+def infinite_data(script: FaultScript) -> None:
     """The data channel is given infinite credit."""
-    scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, 0))
+    script.bymux(A, bymux_packets.Packet(Type.CREDIT, DATA, 0))
 
 
-def captured_late(scene: Scene) -> None:
+def captured_late(script: FaultScript) -> None:
     """The capture begins after the set-up."""
-    scene.wait(LATENCY_NS)
-    scene.captured_from_ns = scene.now_ns
+    script.wait(LATENCY_NS)
+    script.captured_from_ns = script.now_ns
     for role in (A, B, A, B, A, B):
-        scene.say(role, ProposalCredit(1))
+        script.say(role, ProposalCredit(1))
 
 
-def half_a_packet(scene: Scene) -> None:
+def half_a_packet(script: FaultScript) -> None:
     """The connection ends inside a proposal for credit."""
-    scene.write(A, Channel.CONTROL, encode(ProposalCredit(1000))[:2])
-    scene.close()
+    script.write(A, Channel.CONTROL, encode(ProposalCredit(1000))[:2])
+    script.close()
 
 
-def long_number(scene: Scene) -> None:
+def long_number(script: FaultScript) -> None:
     """Credit of 1 is written in two bytes."""
-    scene.write(A, Channel.CONTROL, b"\x00\xf8\x01")
+    script.write(A, Channel.CONTROL, b"\x00\xf8\x01")
 
 
 # The control channel
 
 
-def unused_control(scene: Scene) -> None:
+def unused_control(script: FaultScript) -> None:
     """A packet begins with byte 136."""
-    scene.write(A, Channel.CONTROL, b"\x88")
+    script.write(A, Channel.CONTROL, b"\x88")
 
 
-def end_zero(scene: Scene) -> None:
+def end_zero(script: FaultScript) -> None:
     """The end of a range becomes entry 0."""
-    scene.say(B, Adjust(scene.begun().id, end=0))
+    script.say(B, Adjust(script.begun().id, end=0))
 
 
-def too_much_proposal_credit(scene: Scene) -> None:
+def too_much_proposal_credit(script: FaultScript) -> None:
     """Credit of 2^64 - 1 comes on top of what was given."""
-    scene.say(A, ProposalCredit(MAX_U64))
+    script.say(A, ProposalCredit(MAX_U64))
 
 
-def proposes_too_often(scene: Scene) -> None:
+def proposes_too_often(script: FaultScript) -> None:
     """All credit is spent on proposals, and one more is sent."""
-    log = scene.log(1)
-    for left in range(scene.credit[A], -1, -1):
-        scene.credit[A] = max(left, 1)
-        scene.exchange(log).propose(1, 1)
+    log = script.log(1)
+    for left in range(script.credit[A], -1, -1):
+        script.credit[A] = max(left, 1)
+        script.exchange(log).propose(1, 1)
 
 
-def proposes_with_id(scene: Scene, number: int) -> None:
+def proposes_with_id(script: FaultScript, number: int) -> None:
     """A proposal has an id that isn't chosen as it should be."""
-    exchange = scene.exchange(scene.log(1))
+    exchange = script.exchange(script.log(1))
     exchange.id = number
     exchange.propose(1, 1)
 
 
-def odd_id(scene: Scene) -> None:
+def odd_id(script: FaultScript) -> None:
     """The proactive side proposes id 1."""
-    proposes_with_id(scene, 1)
+    proposes_with_id(script, 1)
 
 
-def id_again(scene: Scene) -> None:
+def id_again(script: FaultScript) -> None:
     """Two proposals have id 0."""
-    proposes_with_id(scene, 0)
-    proposes_with_id(scene, 0)
+    proposes_with_id(script, 0)
+    proposes_with_id(script, 0)
 
 
-def adjusts_unknown(scene: Scene) -> None:
+def adjusts_unknown(script: FaultScript) -> None:
     """An adjust is about an id that nobody has proposed."""
-    scene.say(A, Adjust(UNKNOWN_ID, may_skip=True))
+    script.say(A, Adjust(UNKNOWN_ID, may_skip=True))
 
 
-def cancels_again(scene: Scene) -> None:
+def cancels_again(script: FaultScript) -> None:
     """One side cancels a proposal twice."""
-    exchange = scene.begun()
+    exchange = script.begun()
     for _ in range(2):
-        scene.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
+        script.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
 
 
-def confirms_nothing(scene: Scene) -> None:
+def confirms_nothing(script: FaultScript) -> None:
     """The first adjust of the side that did not propose only allows to skip payloads."""
-    exchange = scene.exchange(scene.log(1)).propose(1, 1)
-    scene.say(B, Adjust(exchange.id, may_skip=True))
+    exchange = script.exchange(script.log(1)).propose(1, 1)
+    script.say(B, Adjust(exchange.id, may_skip=True))
 
 
 def proposes(start: int, end: int, lower: int = 1, upper: int | None = None) -> Act:
     """A proposal with these numbers."""
 
-    def act(scene: Scene) -> None:
-        scene.exchange(scene.log(13)).propose(start, end, lower=lower, upper=upper)
+    def act(script: FaultScript) -> None:
+        script.exchange(script.log(13)).propose(start, end, lower=lower, upper=upper)
 
     return act
 
 
-def lowers_minimum(scene: Scene) -> None:
+def lowers_minimum(script: FaultScript) -> None:
     """The smallest payload size is raised to 10, and lowered to 5."""
-    exchange = scene.begun()
+    exchange = script.begun()
     for size in (10, 5):
         exchange.adjust(B, min_payload=size)
 
 
-def raises_maximum(scene: Scene) -> None:
+def raises_maximum(script: FaultScript) -> None:
     """The largest payload size is lowered to 5, and raised to 10."""
-    exchange = scene.begun()
+    exchange = script.begun()
     for size in (5, 10):
         exchange.adjust(B, max_payload=size)
 
 
-def confirms_no_cancel(scene: Scene) -> None:
+def confirms_no_cancel(script: FaultScript) -> None:
     """A side confirms a cancel before the other has cancelled."""
-    exchange = scene.begun()
-    scene.say(A, Cancel(CancelReason.CONFIRMING, exchange.id))
-    scene.say(B, Cancel(CancelReason.CONFIRMING, exchange.id))
+    exchange = script.begun()
+    script.say(A, Cancel(CancelReason.CONFIRMING, exchange.id))
+    script.say(B, Cancel(CancelReason.CONFIRMING, exchange.id))
     for role in (A, B):
-        scene.say(role, Cancelled(exchange.id))
+        script.say(role, Cancelled(exchange.id))
 
 
-def expects_another(scene: Scene) -> None:
+def expects_another(script: FaultScript) -> None:
     """A range is proposed after another entry than the other side just sent, which cancels for another reason."""
-    exchange = scene.begun(5)
+    exchange = script.begun(5)
     exchange.send(A, 10)
     exchange.cancel(A)
     other = exchange.entry(2).hash
-    again = scene.exchange(scene.log(1))
+    again = script.exchange(script.log(1))
     again.log = exchange.log
     again.propose(5, lower=5, expected=other)
     again.cancel(B, CancelReason.NEVER_AGAIN)
 
 
-def cancels_alone(scene: Scene) -> None:
+def cancels_alone(script: FaultScript) -> None:
     """The connection ends in order when one side has cancelled a proposal."""
-    exchange = scene.begun()
-    scene.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
+    exchange = script.begun()
+    script.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
 
 
-def never_answered(scene: Scene) -> None:
+def never_answered(script: FaultScript) -> None:
     """A proposal has no answer."""
-    scene.exchange(scene.log(1)).propose(1, 1)
+    script.exchange(script.log(1)).propose(1, 1)
 
 
 # The data channel
 
 
-def unused_data(scene: Scene) -> None:
+def unused_data(script: FaultScript) -> None:
     """A packet begins with byte 1."""
-    scene.write(A, Channel.DATA, b"\x01")
+    script.write(A, Channel.DATA, b"\x01")
 
 
-def switches_to_unknown(scene: Scene) -> None:
+def switches_to_unknown(script: FaultScript) -> None:
     """A side makes an id the current one that nobody has proposed."""
-    scene.say(A, Switch(UNKNOWN_ID))
+    script.say(A, Switch(UNKNOWN_ID))
 
 
-def cancelled_unknown(scene: Scene) -> None:
+def cancelled_unknown(script: FaultScript) -> None:
     """A side says that an id is cancelled that nobody has proposed."""
-    scene.say(A, Cancelled(UNKNOWN_ID))
+    script.say(A, Cancelled(UNKNOWN_ID))
 
 
-def forgets_to_switch(scene: Scene) -> None:
+def forgets_to_switch(script: FaultScript) -> None:
     """Metadata is sent before there is a current proposal."""
-    exchange = scene.begun()
-    scene.write(A, Channel.DATA, exchange.entry(1).metadata())
+    exchange = script.begun()
+    script.write(A, Channel.DATA, exchange.entry(1).metadata())
 
 
-def goes_on_after_cancel(scene: Scene) -> None:
+def goes_on_after_cancel(script: FaultScript) -> None:
     """A side goes on with a proposal that it has cancelled."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A, 2)
-    scene.say(A, Cancelled(exchange.id))
+    script.say(A, Cancelled(exchange.id))
     exchange.send(A, 1)
 
 
-def payload_first(scene: Scene) -> None:
+def payload_first(script: FaultScript) -> None:
     """A payload is sent before its metadata."""
-    exchange = scene.begun()
-    exchange.unsaid(A, encode(RawPayload(3, b"abc")))
+    exchange = script.begun()
+    exchange.unsent(A, encode(RawPayload(3, b"abc")))
 
 
-def one_too_many(scene: Scene) -> None:
+def one_too_many(script: FaultScript) -> None:
     """A notify is of one piece more than there is."""
-    exchange = scene.begun(2)
+    exchange = script.begun(2)
     exchange.send(A, 4)
     exchange.say(A, Notify())
 
 
-def after_end(scene: Scene) -> None:
+def after_end(script: FaultScript) -> None:
     """Metadata follows the end-of-log entry and its payload."""
-    log = scene.log(2, ends=True)
-    exchange = scene.exchange(log, B).propose().confirm()
+    log = script.log(2, ends=True)
+    exchange = script.exchange(log, B).propose().confirm()
     exchange.send(A, 4)
-    exchange.unsaid(A, log.make(3, b"more").metadata())
+    exchange.unsent(A, log.make(3, b"more").metadata())
 
 
-def byte_too_many(scene: Scene) -> None:
+def byte_too_many(script: FaultScript) -> None:
     """A payload has one byte more than its metadata says."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A)
-    exchange.unsaid(A, encode(RawPayload(41, bytes(41))))
+    exchange.unsent(A, encode(RawPayload(41, bytes(41))))
 
 
 def compressed(size: int, elements: bytes) -> Act:
     """A compressed payload packet with these elements."""
 
-    def act(scene: Scene) -> None:
-        exchange = scene.begun()
+    def act(script: FaultScript) -> None:
+        exchange = script.begun()
         exchange.send(A)
-        exchange.unsaid(A, encode(CompressedPayload(size, len(elements), elements)))
+        exchange.unsent(A, encode(CompressedPayload(size, len(elements), elements)))
 
     return act
 
 
-def unasked_data(scene: Scene) -> None:
+def unasked_data(script: FaultScript) -> None:
     """Metadata is sent to a side that wants only notifies."""
-    exchange = scene.exchange(scene.log(2), B).propose(1, 2, eagerness=Eagerness.NOTIFY).confirm()
+    exchange = script.exchange(script.log(2), B).propose(1, 2, eagerness=Eagerness.NOTIFY).confirm()
     exchange.send(A)
 
 
-def called_small(scene: Scene) -> None:
+def called_small(script: FaultScript) -> None:
     """A payload is skipped as too small, where no size is."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A)
     exchange.skip(A, SkipReason.TOO_SMALL)
 
 
-def not_at_hand(scene: Scene) -> None:
+def not_at_hand(script: FaultScript) -> None:
     """A payload is skipped that is mandatory."""
-    exchange = scene.exchange(scene.log(2), B).propose(1, 2, mandatory=True).confirm()
+    exchange = script.exchange(script.log(2), B).propose(1, 2, mandatory=True).confirm()
     exchange.send(A)
     exchange.skip(A, SkipReason.UNAVAILABLE)
 
 
-def skips_ahead(scene: Scene) -> None:
+def skips_ahead(script: FaultScript) -> None:
     """Bytes are skipped that nobody has sent."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A)
     exchange.say(A, SkipBytes(5))
 
 
-def sorry_for_nothing(scene: Scene) -> None:
+def sorry_for_nothing(script: FaultScript) -> None:
     """An apology is the first packet."""
-    scene.begun().say(A, Apology())
+    script.begun().say(A, Apology())
 
 
 def wrong_metadata(published: Published) -> bytes:
@@ -408,74 +408,74 @@ def wrong_metadata(published: Published) -> bytes:
     return metadata[:-1] + bytes([metadata[-1] ^ 0x80])
 
 
-def sorry_twice(scene: Scene) -> None:
+def sorry_twice(script: FaultScript) -> None:
     """Two apologies are for one piece."""
-    exchange = scene.begun()
-    exchange.unsaid(A, wrong_metadata(exchange.due(A)), Apology(), Apology())
+    exchange = script.begun()
+    exchange.unsent(A, wrong_metadata(exchange.due(A)), Apology(), Apology())
 
 
-def sorry_for_right(scene: Scene) -> None:
+def sorry_for_right(script: FaultScript) -> None:
     """An apology is for a whole payload that is right."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A, 2)
     exchange.say(A, Apology())
 
 
-def other_payload(scene: Scene) -> None:
+def other_payload(script: FaultScript) -> None:
     """A payload has another hash than its metadata says."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A)
-    exchange.unsaid(A, encode(RawPayload(40, bytes(40))))
+    exchange.unsent(A, encode(RawPayload(40, bytes(40))))
     exchange.pass_over(A)
     exchange.send(A)
 
 
-def wrong_signature(scene: Scene) -> None:
+def wrong_signature(script: FaultScript) -> None:
     """The signature of the last entry is wrong."""
-    exchange = scene.begun(2)
+    exchange = script.begun(2)
     exchange.send(A, 2)
-    exchange.unsaid(A, wrong_metadata(exchange.due(A)))
+    exchange.unsent(A, wrong_metadata(exchange.due(A)))
     exchange.pass_over(A)
     exchange.send(A)
 
 
-def sorry_for_signed(scene: Scene) -> None:
+def sorry_for_signed(script: FaultScript) -> None:
     """An apology is for metadata that is right."""
-    exchange = scene.begun(2)
+    exchange = script.begun(2)
     exchange.send(A)
     exchange.say(A, Apology())
 
 
-def below_minimum(scene: Scene) -> None:
+def below_minimum(script: FaultScript) -> None:
     """A payload of 40 bytes is sent to a side that wants none below 41."""
-    exchange = scene.exchange(scene.log(2), B).propose(1, 2, smallest=41).confirm()
+    exchange = script.exchange(script.log(2), B).propose(1, 2, smallest=41).confirm()
     exchange.send(A, 2)
     exchange.cancel(B, CancelReason.RESOURCES)
 
 
-def crossed(scene: Scene) -> None:
+def crossed(script: FaultScript) -> None:
     """Data comes after its receiver has asked for notifies alone."""
-    exchange = scene.begun()
+    exchange = script.begun()
     exchange.send(A, 2)
     exchange.adjust(B, eagerness=Eagerness.NOTIFY)
     exchange.send(A)
     exchange.cancel(B, CancelReason.RESOURCES)
 
 
-def far_link(scene: Scene) -> None:
+def far_link(script: FaultScript) -> None:
     """Entry 4 is sent on a proposal that begins with entry 3, so that entry 1 is not known."""
-    exchange = scene.exchange(scene.log(4), B).propose(3, 4, lower=3).confirm()
+    exchange = script.exchange(script.log(4), B).propose(3, 4, lower=3).confirm()
     exchange.send(A, 4)
     exchange.cancel(A)
 
 
-def lost_history(scene: Scene) -> None:
+def lost_history(script: FaultScript) -> None:
     """The capture begins late, and a payload copies from what came before."""
-    captured_late(scene)
-    exchange = scene.begun()
+    captured_late(script)
+    exchange = script.begun()
     exchange.send(A)
     elements = b"\x85\x09" + bytes([35]) + bytes(35)
-    exchange.unsaid(A, encode(CompressedPayload(40, len(elements), elements)))
+    exchange.unsent(A, encode(CompressedPayload(40, len(elements), elements)))
     exchange.pass_over(A)
     exchange.cancel(B, CancelReason.RESOURCES)
 
@@ -486,10 +486,10 @@ def lost_history(scene: Scene) -> None:
 def shows(make: Make) -> Act:
     """A side sends the logs that are right, and then shows an entry as one that another hash was expected of."""
 
-    def act(scene: Scene) -> None:
-        bad = make(scene.random.getrandbits(32))
+    def act(script: FaultScript) -> None:
+        bad = make(script.random.getrandbits(32))
         for log in filter(lambda log: log.length, bad.right):
-            exchange = scene.exchange(log, B).propose(1, log.length).confirm()
+            exchange = script.exchange(log, B).propose(1, log.length).confirm()
             exchange.send(A, 2 * log.length)
             exchange.cancel(A)
         place = varu64.decode(bad.data, 1 + AUTHOR_BYTES)
@@ -498,20 +498,20 @@ def shows(make: Make) -> Act:
         assert seq is not None
         log = Log(author_key(0, "expected"), place.value)
         log.author = bad.data[1 : 1 + AUTHOR_BYTES]
-        exchange = scene.exchange(log, B)
+        exchange = script.exchange(log, B)
         exchange.propose(max(seq.value, 1), offset=0, expected=yamf.digest(b"another entry"))
         exchange.cancel(A, CancelReason.STARTING_HASH, entries=(CancelEntry(bad.data),))
 
     return act
 
 
-def proves_fork(scene: Scene) -> None:
+def proves_fork(script: FaultScript) -> None:
     """A cancel shows two entries 3 of a log."""
-    log = scene.log(4)
-    exchange = scene.exchange(log, B).propose(1, 4).confirm()
+    log = script.log(4)
+    exchange = script.exchange(log, B).propose(1, 4).confirm()
     exchange.send(A, 8)
     exchange.cancel(A)
     shown = tuple(CancelEntry(one.data) for one in (log.entries[3], log.make(3, b"another entry 3")))
-    exchange = scene.exchange(log, B)
+    exchange = script.exchange(log, B)
     exchange.propose(8, lower=8)
     exchange.cancel(A, CancelReason.FORKED, entries=shown)

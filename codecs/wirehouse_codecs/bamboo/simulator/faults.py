@@ -16,11 +16,11 @@ from wirehouse_codecs.bamboo.rules import BYMUX_RULES, ENDS
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.simulator import fault_scripts
 from wirehouse_codecs.bamboo.simulator import faulty_entries as broken
-from wirehouse_codecs.bamboo.simulator.fault_scripts import Act, Scene
+from wirehouse_codecs.bamboo.simulator.fault_scripts import Act, FaultScript
 from wirehouse_codecs.bamboo.simulator.faulty_entries import Make
 from wirehouse_codecs.bamboo.simulator.peers import Manner
 from wirehouse_codecs.bamboo.wire import yamf
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
 from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES, SIGNATURE_BYTES
 from wirehouse_codecs.bamboo.wire.entry_files import Written
 from wirehouse_codecs.simulate.script import Ending
@@ -28,7 +28,7 @@ from wirehouse_codecs.simulate.script import Ending
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way to break one rule."""
+    """A script that breaks one rule."""
 
     #: What is wrong, one sentence.
     sentence: str
@@ -49,15 +49,15 @@ class Fault:
         setup = Setup(self.greedy, self.greedy, self.window, self.window)
         return Manner(dict.fromkeys(Role, setup), client, two_connections=two_connections)
 
-    def play(self, name: str, scene: Scene) -> None:
-        """All that is said on the connection."""
+    def play(self, name: str, script: FaultScript) -> None:
+        """Everything that is sent on the connection."""
         assert self.act is not None
-        scene.begin()
-        self.act(scene)
+        script.begin()
+        self.act(script)
         if (self.rule or name) in ENDS:
-            scene.close(Ending.RESET)
+            script.close(Ending.RESET)
         elif name not in LEFT_OPEN:
-            scene.end()
+            script.end()
 
     def written(self, seed: int) -> list[Written]:
         """The entries of a file."""
@@ -68,7 +68,7 @@ class Fault:
         return [*right, Written(bad.data, bad.payload)]
 
 
-#: Their connections end in a way of their own.
+#: Scripts that end their connections themselves.
 LEFT_OPEN: Final = frozenset({"close_not_answered", "truncated_packet"})
 #: Broken only where there is bymux: also what comes of a set-up, and of packets that are found again.
 OF_BYMUX: Final = frozenset(rule.name for rule in BYMUX_RULES) - {"truncated_packet", "noncanonical_varu64"} | {
@@ -179,7 +179,7 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
             fault_scripts.compressed(6, b"\x03abc\x83\x04"), "A copy is from before the first byte."
         ),
         "lzfoo_truncated": _fault(fault_scripts.compressed(6, b"\x06abc"), "A literal of 6 bytes has 3."),
-        "length_mismatch": _fault(fault_scripts.compressed(6, b"\x03abc"), "What is told to be 6 bytes are 3."),
+        "length_mismatch": _fault(fault_scripts.compressed(6, b"\x03abc"), "A payload announces 6 bytes and has 3."),
         "eagerness_ignored": _fault(fault_scripts.unasked_data),
         "skip_size_untrue": _fault(fault_scripts.called_small),
         "skip_of_mandatory_payload": _fault(fault_scripts.not_at_hand),
@@ -225,7 +225,7 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     }
 )
 
-#: Faults that only the check of signatures tells.
+#: Faults that only the check of signatures shows.
 SIGNATURE_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "signature_in_safe_mode": _fault(fault_scripts.wrong_signature, rule="invalid_data_in_safe_mode"),

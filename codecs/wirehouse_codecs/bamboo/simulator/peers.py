@@ -1,6 +1,6 @@
-"""Two peers that replicate Bamboo logs, as simulator.py has them talk: their connection, and what they say on it.
+"""Two peers of the simulator that replicate Bamboo logs: their connection, and the packets that they send.
 
-A `Talk` is the connection: set-ups, bymux with its credits and its shutdown, or a connection for each channel. An
+A `Dialogue` is the connection: set-ups, bymux with its credits and its shutdown, or a connection for each channel. An
 `Exchange` is one proposal on it with the cursors of both sides. replication.py has peers use them as the specification
 wants it, faults.py otherwise.
 """
@@ -15,8 +15,9 @@ from typing import Any, Final
 from wirehouse_codecs.bamboo.session.cursor import Piece, Plan
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
 from wirehouse_codecs.bamboo.simulator.logs import Chain, Log, Published
-from wirehouse_codecs.bamboo.wire import bymux, varu64
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa
 from wirehouse_codecs.bamboo.wire.lzfoo import Deflater
 from wirehouse_codecs.bamboo.wire.messages import (
@@ -36,7 +37,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipPayload,
     SkipReason,
     Switch,
-    encode,
     send_mode,
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
@@ -83,8 +83,8 @@ class Manner:
         return Direction.CLIENT if role is self.client else Direction.SERVER
 
 
-class Talk:
-    """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
+class Dialogue:
+    """The packets of both sides on one connection. Each side receives the other one's packets before it sends more."""
 
     def __init__(self, manner: Manner, opened_ns: int, random: Random) -> None:
         self.manner, self.random = manner, random
@@ -121,11 +121,11 @@ class Talk:
 
     def create_streams(self) -> None:
         """The proactive side creates the streams of the channels."""
-        self.bymux(Role.REACTIVE, bymux.Packet(Type.CREDIT, None, len(Channel)))
+        self.bymux(Role.REACTIVE, bymux_packets.Packet(Type.CREDIT, None, len(Channel)))
         for channel in Channel:
-            self.bymux(Role.PROACTIVE, bymux.Packet(Type.WRITE, None, self.streams[channel]))
+            self.bymux(Role.PROACTIVE, bymux_packets.Packet(Type.WRITE, None, self.streams[channel]))
         for role in Role:
-            self.bymux(role, bymux.Packet(Type.CREDIT, self.streams[Channel.CONTROL], 0))
+            self.bymux(role, bymux_packets.Packet(Type.CREDIT, self.streams[Channel.CONTROL], 0))
 
     def send(self, role: Role, channel: Channel, data: bytes) -> None:
         """A side writes bytes to its socket."""
@@ -135,9 +135,9 @@ class Talk:
         self.events.append((channel, Send(self.now_ns, self.manner.direction(role), data)))
         self.now_ns += _SEGMENT_NS * (1 + len(data) // SEGMENT_BYTES)
 
-    def bymux(self, role: Role, packet: bymux.Packet, content: bytes = b"") -> None:
+    def bymux(self, role: Role, packet: bymux_packets.Packet, content: bytes = b"") -> None:
         """A side sends a packet of bymux."""
-        self.send(role, Channel.CONTROL, bymux.encode(packet, content))
+        self.send(role, Channel.CONTROL, bymux_packets.encode(packet, content))
 
     def write(self, role: Role, channel: Channel, data: bytes) -> None:
         """A side writes to a channel; the other gives it credit first where it has too little."""
@@ -147,10 +147,10 @@ class Talk:
         if channel is Channel.DATA:
             if self.data_credit[role] < len(data):
                 amount = max(DATA_CREDIT, len(data))
-                self.bymux(role.peer, bymux.Packet(Type.CREDIT, self.streams[channel], amount))
+                self.bymux(role.peer, bymux_packets.Packet(Type.CREDIT, self.streams[channel], amount))
                 self.data_credit[role] += amount
             self.data_credit[role] -= len(data)
-        writes = b"".join(bymux.write(self.streams[channel], piece) for piece in self._cut(data))
+        writes = b"".join(bymux_packets.write(self.streams[channel], piece) for piece in self._cut(data))
         self.send(role, Channel.CONTROL, writes)
 
     def _cut(self, data: bytes) -> Iterator[bytes]:
@@ -166,11 +166,11 @@ class Talk:
         self.write(role, channel, b"".join(map(encode, packets)))
 
     def wait(self, ns: int) -> None:
-        """Nothing is said for so long."""
+        """Both sides send nothing for `ns`."""
         self.now_ns += ns
 
     def wait_until(self, ns: int) -> None:
-        """What follows is said at `ns` at the earliest."""
+        """The next packet is sent at `ns` at the earliest."""
         self.now_ns = max(self.now_ns, ns)
 
     def shut_down(self) -> None:
@@ -183,10 +183,10 @@ class Talk:
     def shut(self, stream_id: int | None) -> None:
         """A stream, or creating streams, is closed by both sides."""
         first = Role.PROACTIVE
-        self.bymux(first, bymux.Packet(Type.CLOSE, stream_id))
-        self.bymux(first.peer, bymux.Packet(Type.STOP_READ, stream_id))
-        self.bymux(first.peer, bymux.Packet(Type.CLOSE, stream_id))
-        self.bymux(first, bymux.Packet(Type.STOP_READ, stream_id))
+        self.bymux(first, bymux_packets.Packet(Type.CLOSE, stream_id))
+        self.bymux(first.peer, bymux_packets.Packet(Type.STOP_READ, stream_id))
+        self.bymux(first.peer, bymux_packets.Packet(Type.CLOSE, stream_id))
+        self.bymux(first, bymux_packets.Packet(Type.STOP_READ, stream_id))
 
     def end(self) -> None:
         """The connection ends, in order or not."""
@@ -203,7 +203,7 @@ class Talk:
             self.events.append((channel, Close(self.now_ns, Direction.CLIENT, ending)))
 
     def take(self) -> list[tuple[Channel, Event]]:
-        """What was said since the last call."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
 
@@ -251,9 +251,9 @@ class Exchange:
     it stands.
     """
 
-    def __init__(self, talk: Talk, log: Chain, proposer: Role) -> None:
-        self.talk, self.log, self.proposer = talk, log, proposer
-        self.id = talk.new_id(proposer)
+    def __init__(self, dialogue: Dialogue, log: Chain, proposer: Role) -> None:
+        self.dialogue, self.log, self.proposer = dialogue, log, proposer
+        self.id = dialogue.new_id(proposer)
         self.plan = Plan(1, 1)
         self.index = dict.fromkeys(Role, 0)
         #: Entries whose metadata each side has sent, and bytes of the payload under its cursor.
@@ -303,44 +303,44 @@ class Exchange:
         )
         self.plan = Plan.of(proposal)
         self._at = dict.fromkeys(Role, offset or 0)
-        self.talk.spend_credit(self.proposer)
-        self.talk.say(self.proposer, proposal)
+        self.dialogue.spend_credit(self.proposer)
+        self.dialogue.say(self.proposer, proposal)
         return self
 
     def confirm(
         self, eagerness: Eagerness = Eagerness.ALL, size_limit: int | None = None, *, may_skip: bool = True
     ) -> Exchange:
         """The other side confirms."""
-        self.talk.say(self.proposer.peer, Adjust(self.id, eagerness, size_limit, may_skip))
+        self.dialogue.say(self.proposer.peer, Adjust(self.id, eagerness, size_limit, may_skip))
         return self
 
     def adjust(self, role: Role, **changed: Any) -> None:
         """A side adjusts."""
         adjust = Adjust(self.id, **changed)
-        self.talk.say(role, adjust)
+        self.dialogue.say(role, adjust)
         places = {role: self.piece(role) for role in Role}
         self.plan = self.plan.adjusted(adjust)
         self.index = {role: self.plan.index(place) for role, place in places.items()}
 
     def cancel(self, role: Role, reason: CancelReason = CancelReason.END_REACHED, **shown: Any) -> None:
         """A side cancels, the other confirms that, and both say so on the data channel."""
-        self.talk.say(role, Cancel(reason, self.id, **shown))
-        self.talk.say(role, Cancelled(self.id))
-        self.talk.say(role.peer, Cancel(CancelReason.CONFIRMING, self.id))
-        self.talk.say(role.peer, Cancelled(self.id))
+        self.dialogue.say(role, Cancel(reason, self.id, **shown))
+        self.dialogue.say(role, Cancelled(self.id))
+        self.dialogue.say(role.peer, Cancel(CancelReason.CONFIRMING, self.id))
+        self.dialogue.say(role.peer, Cancelled(self.id))
         self.forget()
 
     def forget(self) -> None:
         """Its id may be used again."""
-        self.talk.ids.discard(self.id)
-        for role, number in self.talk.current.items():
+        self.dialogue.ids.discard(self.id)
+        for role, number in self.dialogue.current.items():
             if number == self.id:
-                self.talk.current[role] = None
+                self.dialogue.current[role] = None
 
     # Data
 
     def piece(self, role: Role) -> Piece | None:
-        """Where a side stands."""
+        """The cursor of a side."""
         return self.plan.piece(self.index[role])
 
     def entry(self, seq: int) -> Published:
@@ -355,9 +355,9 @@ class Exchange:
         return self.entry(piece.seq)
 
     def send(self, role: Role, pieces: int = 1) -> None:
-        """A side sends the pieces that are due, each payload whole or from where it stands."""
-        said = b"".join([self.talk.switched(role, self.id), *(self.bytes_due(role) for _ in range(pieces))])
-        self.talk.write(role, Channel.DATA, said)
+        """A side sends the next pieces. A payload is sent whole, or from the cursor on."""
+        sent = b"".join([self.dialogue.switched(role, self.id), *(self.bytes_due(role) for _ in range(pieces))])
+        self.dialogue.write(role, Channel.DATA, sent)
 
     def bytes_due(self, role: Role) -> bytes:
         """The packet of the piece that is due; the cursor moves past it."""
@@ -366,7 +366,7 @@ class Exchange:
         published, at = self.entry(piece.seq), self._at[role]
         self.pass_over(role)
         if piece.is_payload:
-            return self.talk.payload(role, published.payload[at:])
+            return self.dialogue.payload(role, published.payload[at:])
         backlink = has_lipmaalink(piece.seq) and piece.seq - 1 not in self._sent[role]
         self._sent[role].add(piece.seq)
         self._sent[role] = set(sorted(self._sent[role])[-2:])
@@ -374,8 +374,8 @@ class Exchange:
 
     def say(self, role: Role, *packets: PointToPoint) -> None:
         """A side sends packets of the data channel about the proposal; its cursor isn't moved."""
-        switched = self.talk.switched(role, self.id)
-        self.talk.write(role, Channel.DATA, switched + b"".join(map(encode, packets)))
+        switched = self.dialogue.switched(role, self.id)
+        self.dialogue.write(role, Channel.DATA, switched + b"".join(map(encode, packets)))
 
     def pass_over(self, role: Role, pieces: int = 1) -> None:
         """The cursor of a side moves."""
@@ -396,13 +396,13 @@ class Exchange:
         """A side sends, or skips, `size` bytes of the payload that is due."""
         published, at = self.due(role), self._at[role]
         data = published.payload[at : at + size]
-        said = encode(SkipBytes(size)) if skips else self.talk.payload(role, data, compressed=compressed)
-        self.talk.write(role, Channel.DATA, self.talk.switched(role, self.id) + said)
+        sent = encode(SkipBytes(size)) if skips else self.dialogue.payload(role, data, compressed=compressed)
+        self.dialogue.write(role, Channel.DATA, self.dialogue.switched(role, self.id) + sent)
         self._at[role] += size
         if self._at[role] == len(published.payload):
             self.pass_over(role)
 
-    def unsaid(self, role: Role, packet: bytes, *after: DataPacket) -> None:
+    def unsent(self, role: Role, packet: bytes, *after: DataPacket) -> None:
         """A side sends the packet of something that isn't due, and what takes that back."""
-        said = b"".join([self.talk.switched(role, self.id), packet, *map(encode, after)])
-        self.talk.write(role, Channel.DATA, said)
+        sent = b"".join([self.dialogue.switched(role, self.id), packet, *map(encode, after)])
+        self.dialogue.write(role, Channel.DATA, sent)

@@ -7,7 +7,7 @@ from typing import Final
 
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.simulator.logs import Journal
-from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Exchange, Talk
+from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Dialogue, Exchange
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa
 from wirehouse_codecs.bamboo.wire.messages import CancelReason
 
@@ -15,13 +15,13 @@ from wirehouse_codecs.bamboo.wire.messages import CancelReason
 BURST_ENTRIES: Final = 32
 
 
-def whole_logs(talk: Talk, journals: list[Journal], stored: int, live: int, interval_ms: int) -> Iterator[None]:
+def whole_logs(dialogue: Dialogue, journals: list[Journal], stored: int, live: int, interval_ms: int) -> Iterator[None]:
     """Logs from where they stand: what was stored at once, then each entry as it is written.
 
     Every second log comes from the other side, which has what is before. None is kept, however long it is.
     """
     proposers = [list(Role)[at % len(Role)] for at in range(len(journals))]
-    exchanges = [Exchange(talk, one.chain, role) for one, role in zip(journals, proposers, strict=True)]
+    exchanges = [Exchange(dialogue, one.chain, role) for one, role in zip(journals, proposers, strict=True)]
     for journal, exchange in zip(journals, exchanges, strict=True):
         before = journal.chain.length
         begins = before + 1
@@ -37,7 +37,7 @@ def whole_logs(talk: Talk, journals: list[Journal], stored: int, live: int, inte
             _send(exchange, journal, at_once - first + 1)
             yield
         for _ in range(at_once, last):
-            talk.wait(interval_ms * NS_PER_MS)
+            dialogue.wait(interval_ms * NS_PER_MS)
             for journal, exchange in logs:
                 _send(exchange, journal, 1)
             yield
@@ -52,11 +52,11 @@ def _send(exchange: Exchange, journal: Journal, count: int) -> None:
     """The next entries of a log go to the side that proposed it."""
     if not count:
         return
-    talk, sender = exchange.talk, exchange.proposer.peer
-    said = [talk.switched(sender, exchange.id)]
+    dialogue, sender = exchange.dialogue, exchange.proposer.peer
+    sent = [dialogue.switched(sender, exchange.id)]
     for _ in range(count):
         published = journal.next()
         # Where it begins nothing was sent that the backlink follows from.
         backlink = published.seq == exchange.plan.start and has_lipmaalink(published.seq)
-        said += (published.metadata(backlink=backlink), talk.payload(sender, published.payload))
-    talk.write(sender, Channel.DATA, b"".join(said))
+        sent += (published.metadata(backlink=backlink), dialogue.payload(sender, published.payload))
+    dialogue.write(sender, Channel.DATA, b"".join(sent))

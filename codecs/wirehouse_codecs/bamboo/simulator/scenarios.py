@@ -1,8 +1,7 @@
-"""Ways in which two peers synchronise a range of a log, one after the other: what the specification allows beside the
-plain replication of whole logs.
+"""Scenarios in which two peers synchronise a range of a log: what the specification allows besides whole logs.
 
-A way is a generator: it goes on a step whenever it is its turn, so that several proposals are under way at once. Each
-has logs of its own, breaks no rule and gives no note.
+A scenario is a generator that takes one step at a time, so that several proposals are under way at once. Each scenario
+has its own logs, breaks no rule and causes no note.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import nacl.signing
 
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.simulator.logs import Log
-from wirehouse_codecs.bamboo.simulator.peers import Exchange, Talk
-from wirehouse_codecs.bamboo.wire import bymux
-from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.simulator.peers import Dialogue, Exchange
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.bymux_packets import Type
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa, lower_pool, upper_pool
 from wirehouse_codecs.bamboo.wire.messages import (
     Apology,
@@ -38,7 +37,7 @@ _TEXT: Final = b"the quick brown fox jumps over the lazy dog and runs away from 
 
 
 class Logs:
-    """Logs of a connection that are kept, each for a way of its own."""
+    """Logs of a connection that are kept, each for its own scenario."""
 
     def __init__(self, key: nacl.signing.SigningKey, random: Random) -> None:
         self._key, self._random = key, random
@@ -57,36 +56,36 @@ class Logs:
         return (begin + _TEXT * (size // len(_TEXT) + 1))[:size]
 
 
-Way = Callable[[Talk, Logs], Iterator[None]]
+Scenario = Callable[[Dialogue, Logs], Iterator[None]]
 
 
-def _side(talk: Talk) -> Role:
-    return talk.random.choice(list(Role))
+def _side(dialogue: Dialogue) -> Role:
+    return dialogue.random.choice(list(Role))
 
 
 def _send_all(exchange: Exchange, sender: Role, upto: int | None = None) -> Iterator[None]:
     """A side sends all that is left, or its pieces up to the one with that index, a few at a time."""
     upto = exchange.plan.size if upto is None else upto
     while exchange.index[sender] < upto:
-        exchange.send(sender, min(upto - exchange.index[sender], exchange.talk.random.randint(1, 7)))
+        exchange.send(sender, min(upto - exchange.index[sender], exchange.dialogue.random.randint(1, 7)))
         yield
 
 
 # Ranges
 
 
-def any_range(talk: Talk, logs: Logs) -> Iterator[None]:
+def any_range(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """A range with certificate pools; either side has the data."""
     log = logs.grown(45)
-    random = talk.random
+    random = dialogue.random
     start = random.randint(1, 25)
     end = random.randint(start, start + 8)
     infos = [(lower, upper) for lower in lower_pool(start) for upper in upper_pool(end) if upper <= log.length]
     lower, upper = random.choice([infos for infos in infos if _is_whole(infos[0], start, end, infos[1])])
-    exchange = Exchange(talk, log, _side(talk)).propose(start, end, lower=lower, upper=upper).confirm()
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(start, end, lower=lower, upper=upper).confirm()
     yield
-    yield from _send_all(exchange, _side(talk))
-    exchange.cancel(_side(talk))
+    yield from _send_all(exchange, _side(dialogue))
+    exchange.cancel(_side(dialogue))
 
 
 def _is_whole(lower: int, start: int, end: int, upper: int) -> bool:
@@ -101,39 +100,39 @@ def _is_whole(lower: int, start: int, end: int, upper: int) -> bool:
     return True
 
 
-def sparse(talk: Talk, logs: Logs) -> Iterator[None]:
+def sparse(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Only the shortest path through a range, also through one without an end."""
     log = logs.grown(40)
-    exchange = Exchange(talk, log, _side(talk)).propose(1, 30, sparse=True).confirm()
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(1, 30, sparse=True).confirm()
     yield
-    yield from _send_all(exchange, _side(talk))
-    exchange.cancel(_side(talk))
+    yield from _send_all(exchange, _side(dialogue))
+    exchange.cancel(_side(dialogue))
     yield
-    exchange = Exchange(talk, log, _side(talk)).propose(1, sparse=True).confirm()
-    sender = _side(talk)
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(1, sparse=True).confirm()
+    sender = _side(dialogue)
     for seq in (1, 4, 13, 40):
         published = log.entries[seq]
-        packets = published.metadata(backlink=seq > 1) + talk.payload(sender, published.payload)
-        talk.write(sender, Channel.DATA, talk.switched(sender, exchange.id) + packets)
+        packets = published.metadata(backlink=seq > 1) + dialogue.payload(sender, published.payload)
+        dialogue.write(sender, Channel.DATA, dialogue.switched(sender, exchange.id) + packets)
         yield
-    exchange.cancel(_side(talk), CancelReason.RESOURCES)
+    exchange.cancel(_side(dialogue), CancelReason.RESOURCES)
 
 
-def from_an_offset(talk: Talk, logs: Logs) -> Iterator[None]:
+def from_an_offset(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """What was left of a payload when the proposal before was cancelled; then payloads alone."""
     log = logs.grown(8, (LARGE, MIDDLE))
-    sender = _side(talk)
-    exchange = Exchange(talk, log, sender.peer).propose(1, 6).confirm()
+    sender = _side(dialogue)
+    exchange = Exchange(dialogue, log, sender.peer).propose(1, 6).confirm()
     yield from _send_all(exchange, sender, 11)
     exchange.part(sender, 1000)
     yield
     exchange.cancel(sender, CancelReason.RESOURCES)
-    rest = Exchange(talk, log, sender.peer).propose(6, 8, offset=1000).confirm()
+    rest = Exchange(dialogue, log, sender.peer).propose(6, 8, offset=1000).confirm()
     yield
     yield from _send_all(rest, sender)
     rest.cancel(sender)
     yield
-    again = Exchange(talk, log, sender.peer).propose(3, 7, payload_only=True).confirm()
+    again = Exchange(dialogue, log, sender.peer).propose(3, 7, payload_only=True).confirm()
     yield from _send_all(again, sender)
     again.cancel(sender)
 
@@ -141,12 +140,12 @@ def from_an_offset(talk: Talk, logs: Logs) -> Iterator[None]:
 # Both sides send
 
 
-def each_a_part(talk: Talk, logs: Logs) -> Iterator[None]:
+def each_a_part(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Each side has what the other lacks, and passes over what it was sent."""
     log = logs.grown(12)
-    first = _side(talk)
-    exchange = Exchange(talk, log, _side(talk)).propose(1, 12).confirm()
-    middle = talk.random.randint(1, 20)
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(1, 12).confirm()
+    middle = dialogue.random.randint(1, 20)
     yield from _send_all(exchange, first, middle)
     exchange.notify(first.peer, middle)
     yield
@@ -155,11 +154,11 @@ def each_a_part(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(first)
 
 
-def within_a_payload(talk: Talk, logs: Logs) -> Iterator[None]:
+def within_a_payload(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Inside a payload the sides change places twice."""
     log = logs.grown(2, (LARGE,))
-    first = _side(talk)
-    exchange = Exchange(talk, log, _side(talk)).propose(1, 2).confirm()
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(1, 2).confirm()
     exchange.send(first)
     exchange.part(first, 1500)
     yield
@@ -176,16 +175,16 @@ def within_a_payload(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(first)
 
 
-def in_parts(talk: Talk, logs: Logs) -> Iterator[None]:
+def in_parts(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Large payloads, each in several packets, raw and compressed, with an empty one between them."""
     log = logs.grown(3, (LARGE, 0, MIDDLE))
-    sender = _side(talk)
-    exchange = Exchange(talk, log, _side(talk)).propose(1, 3).confirm()
+    sender = _side(dialogue)
+    exchange = Exchange(dialogue, log, _side(dialogue)).propose(1, 3).confirm()
     for seq in range(1, 4):
         exchange.send(sender)
         left = len(log.entries[seq].payload)
         while left:
-            part = min(left, talk.random.randint(1, 2000))
+            part = min(left, dialogue.random.randint(1, 2000))
             exchange.part(sender, part)
             left -= part
             yield
@@ -197,11 +196,11 @@ def in_parts(talk: Talk, logs: Logs) -> Iterator[None]:
 # What is wanted
 
 
-def only_notified(talk: Talk, logs: Logs) -> Iterator[None]:
-    """A side is told only that there is data, until it wants all."""
+def only_notified(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
+    """A side gets only notifies until it wants all data."""
     log = logs.grown(9)
-    wanting = _side(talk)
-    exchange = Exchange(talk, log, wanting).propose(1, 9, eagerness=Eagerness.NOTIFY).confirm()
+    wanting = _side(dialogue)
+    exchange = Exchange(dialogue, log, wanting).propose(1, 9, eagerness=Eagerness.NOTIFY).confirm()
     yield
     exchange.notify(wanting.peer, 2)
     exchange.notify(wanting.peer, 1)
@@ -215,15 +214,15 @@ def only_notified(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(wanting, CancelReason.RESOURCES)
 
 
-def up_to_a_size(talk: Talk, logs: Logs) -> Iterator[None]:
+def up_to_a_size(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Payloads above a size are only notified of, and others skipped for their size."""
     log = logs.grown(9, (SMALL, MIDDLE, LARGE))
-    wanting = _side(talk)
+    wanting = _side(dialogue)
     limits = (Eagerness.LIMITED, MIDDLE)
-    if talk.random.random() < 0.5:
-        exchange = Exchange(talk, log, wanting).propose(1, 9, eagerness=limits[0], size_limit=limits[1]).confirm()
+    if dialogue.random.random() < 0.5:
+        exchange = Exchange(dialogue, log, wanting).propose(1, 9, eagerness=limits[0], size_limit=limits[1]).confirm()
     else:
-        exchange = Exchange(talk, log, wanting.peer).propose(1, 9).confirm(*limits)
+        exchange = Exchange(dialogue, log, wanting.peer).propose(1, 9).confirm(*limits)
     exchange.adjust(wanting, min_payload=SMALL + 1, max_payload=LARGE)
     yield
     for seq in range(1, 10):
@@ -239,11 +238,11 @@ def up_to_a_size(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(wanting)
 
 
-def of_some_sizes(talk: Talk, logs: Logs) -> Iterator[None]:
+def of_some_sizes(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Payloads are skipped as too small, too large and not at hand."""
     log = logs.grown(9, (SMALL, MIDDLE, LARGE))
-    wanting = _side(talk)
-    exchange = Exchange(talk, log, wanting).propose(1, 9, smallest=SMALL + 1, largest=LARGE - 1, mandatory=True)
+    wanting = _side(dialogue)
+    exchange = Exchange(dialogue, log, wanting).propose(1, 9, smallest=SMALL + 1, largest=LARGE - 1, mandatory=True)
     exchange.confirm()
     yield
     for seq in range(1, 10):
@@ -263,11 +262,11 @@ def of_some_sizes(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(wanting.peer)
 
 
-def adjusted(talk: Talk, logs: Logs) -> Iterator[None]:
+def adjusted(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """The end is lowered while data is under way, first with its pool, then to what was sent."""
     log = logs.grown(40)
-    sender = _side(talk)
-    exchange = Exchange(talk, log, sender.peer).propose(1, 30, upper=40).confirm()
+    sender = _side(dialogue)
+    exchange = Exchange(dialogue, log, sender.peer).propose(1, 30, upper=40).confirm()
     yield from _send_all(exchange, sender, 12)
     exchange.adjust(sender.peer, end=20, upper_info=21)
     yield
@@ -279,18 +278,18 @@ def adjusted(talk: Talk, logs: Logs) -> Iterator[None]:
     exchange.cancel(sender)
 
 
-def without_an_end(talk: Talk, logs: Logs) -> Iterator[None]:
+def without_an_end(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """A range without an end is given one; another ends with its log."""
     log = logs.grown(20)
-    sender = _side(talk)
-    exchange = Exchange(talk, log, sender.peer).propose().confirm()
+    sender = _side(dialogue)
+    exchange = Exchange(dialogue, log, sender.peer).propose().confirm()
     yield from _send_all(exchange, sender, 9)
     exchange.adjust(sender.peer, end=8, upper_info=12)
     yield from _send_all(exchange, sender)
     exchange.cancel(sender.peer)
     yield
     log = logs.grown(6, ends=True)
-    exchange = Exchange(talk, log, sender.peer).propose().confirm()
+    exchange = Exchange(dialogue, log, sender.peer).propose().confirm()
     yield from _send_all(exchange, sender, 12)
     exchange.cancel(sender)
 
@@ -298,142 +297,142 @@ def without_an_end(talk: Talk, logs: Logs) -> Iterator[None]:
 # Errors that are allowed
 
 
-def apologies(talk: Talk, logs: Logs) -> Iterator[None]:
+def apologies(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Greedily sent data turns out to be invalid."""
     log = logs.grown(4, (MIDDLE,))
-    sender = next((role for role in Role if talk.manner.mode(role).greedy), None)
+    sender = next((role for role in Role if dialogue.manner.mode(role).greedy), None)
     if sender is None:
         return
-    exchange = Exchange(talk, log, sender.peer).propose(1, 4).confirm()
+    exchange = Exchange(dialogue, log, sender.peer).propose(1, 4).confirm()
     exchange.send(sender, 2)
     yield
     wrong = log.make(2, b"another payload").metadata()
-    exchange.unsaid(sender, wrong[:-1] + bytes([wrong[-1] ^ 1]), Apology())
+    exchange.unsent(sender, wrong[:-1] + bytes([wrong[-1] ^ 1]), Apology())
     exchange.send(sender)
     yield
     payload = bytearray(log.entries[2].payload)
     payload[-1] ^= 1
-    exchange.unsaid(sender, talk.payload(sender, bytes(payload)), Apology())
+    exchange.unsent(sender, dialogue.payload(sender, bytes(payload)), Apology())
     yield
     exchange.send(sender, 2)
     # A begin of a payload need not be wrong.
-    exchange.unsaid(sender, talk.payload(sender, log.entries[3].payload[:9]), Apology())
+    exchange.unsent(sender, dialogue.payload(sender, log.entries[3].payload[:9]), Apology())
     yield from _send_all(exchange, sender)
     exchange.cancel(sender)
 
 
-def cancelled_early(talk: Talk, logs: Logs) -> Iterator[None]:
+def cancelled_early(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Cancels before the confirmation, by both sides at once, and of a payload that is mandatory."""
     log = logs.grown(5)
-    first = _side(talk)
-    exchange = Exchange(talk, log, first).propose(2, 5)
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, first).propose(2, 5)
     yield
-    exchange.cancel(_side(talk), CancelReason.NEVER_AGAIN)
+    exchange.cancel(_side(dialogue), CancelReason.NEVER_AGAIN)
     yield
-    exchange = Exchange(talk, log, first).propose(1, 5, mandatory=True).confirm()
+    exchange = Exchange(dialogue, log, first).propose(1, 5, mandatory=True).confirm()
     exchange.send(first.peer)
     yield
-    talk.say(first.peer, Cancelled(exchange.id))
-    talk.say(first.peer, Cancel(CancelReason.MANDATORY_PAYLOAD, exchange.id))
-    talk.say(first, Cancel(CancelReason.RESOURCES, exchange.id))
+    dialogue.say(first.peer, Cancelled(exchange.id))
+    dialogue.say(first.peer, Cancel(CancelReason.MANDATORY_PAYLOAD, exchange.id))
+    dialogue.say(first, Cancel(CancelReason.RESOURCES, exchange.id))
     yield
-    talk.say(first, Cancelled(exchange.id))
+    dialogue.say(first, Cancelled(exchange.id))
     exchange.forget()
 
 
-def other_start(talk: Talk, logs: Logs) -> Iterator[None]:
+def other_start(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """The expected starting hash isn't that of the other side's entry."""
     log = logs.grown(9)
-    first = _side(talk)
-    exchange = Exchange(talk, log, first).propose(5, lower=5, expected=log.entries[3].hash)
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, first).propose(5, lower=5, expected=log.entries[3].hash)
     yield
     shown = CancelEntry(log.entries[4].data)
     exchange.cancel(first.peer, CancelReason.STARTING_HASH, entries=(shown,))
     yield
     # The range begins within a payload, so it is the start entry's own hash.
-    exchange = Exchange(talk, log, first).propose(1, 9, offset=0, expected=log.entries[3].hash)
+    exchange = Exchange(dialogue, log, first).propose(1, 9, offset=0, expected=log.entries[3].hash)
     # Author and log id are left out.
     shown = CancelEntry(log.entries[1].data[:1] + log.entries[1].data[34:], whole=False)
     yield
     exchange.cancel(first.peer, CancelReason.STARTING_HASH, entries=(shown,))
 
 
-def after_the_end(talk: Talk, logs: Logs) -> Iterator[None]:
+def after_the_end(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """A range is proposed that would begin after the end of the log; then its last entry."""
     log = logs.grown(6, ends=True)
-    first = _side(talk)
-    exchange = Exchange(talk, log, first).propose(8, lower=8)
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, first).propose(8, lower=8)
     yield
     exchange.cancel(first.peer, CancelReason.END_OF_LOG, seqnum=6)
     yield
-    exchange = Exchange(talk, log, first).propose(6, 6, lower=6).confirm()
+    exchange = Exchange(dialogue, log, first).propose(6, 6, lower=6).confirm()
     yield from _send_all(exchange, first.peer)
     exchange.cancel(first.peer)
 
 
-def overlapping(talk: Talk, logs: Logs) -> Iterator[None]:
+def overlapping(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Both sides propose ranges of one log at the same time: the one that begins later was never sent."""
     log = logs.grown(9)
-    starts = talk.random.choice([(1, 5), (4, 1), (1, 1)])
-    both = {role: Exchange(talk, log, role) for role in Role}
+    starts = dialogue.random.choice([(1, 5), (4, 1), (1, 1)])
+    both = {role: Exchange(dialogue, log, role) for role in Role}
     # Credit comes before, for after the first proposal both are under way.
     for role in Role:
-        talk.say(role.peer, ProposalCredit(1))
-        talk.credit[role] += 1
+        dialogue.say(role.peer, ProposalCredit(1))
+        dialogue.credit[role] += 1
     for exchange, start in zip(both.values(), starts, strict=True):
         exchange.propose(start, 9)
     dropped = Role.PROACTIVE if starts[0] > starts[1] else Role.REACTIVE
     both[dropped].forget()
-    talk.credit[dropped] += 1
+    dialogue.credit[dropped] += 1
     exchange = both[dropped.peer].confirm()
     yield
-    yield from _send_all(exchange, _side(talk))
-    exchange.cancel(_side(talk))
+    yield from _send_all(exchange, _side(dialogue))
+    exchange.cancel(_side(dialogue))
 
 
 # Beside the protocol
 
 
-def of_no_effect(talk: Talk, logs: Logs) -> Iterator[None]:
+def of_no_effect(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """Packets that change nothing: pings, no credit, no pieces; and a stream of bymux for something else."""
-    first = _side(talk)
-    talk.say(first, ProposalCredit(0))
-    exchange = Exchange(talk, logs.grown(3), first).propose(1, 3).confirm()
+    first = _side(dialogue)
+    dialogue.say(first, ProposalCredit(0))
+    exchange = Exchange(dialogue, logs.grown(3), first).propose(1, 3).confirm()
     exchange.say(first, Notify(0, True))
     yield
-    if not talk.manner.two_connections:
-        stream_id = talk.streams[Channel.DATA]
-        talk.bymux(first, bymux.Packet(Type.PING))
-        talk.bymux(first.peer, bymux.Packet(Type.PONG))
-        talk.bymux(first, bymux.Packet(Type.PING, stream_id))
-        talk.bymux(first.peer, bymux.Packet(Type.PONG, stream_id))
+    if not dialogue.manner.two_connections:
+        stream_id = dialogue.streams[Channel.DATA]
+        dialogue.bymux(first, bymux_packets.Packet(Type.PING))
+        dialogue.bymux(first.peer, bymux_packets.Packet(Type.PONG))
+        dialogue.bymux(first, bymux_packets.Packet(Type.PING, stream_id))
+        dialogue.bymux(first.peer, bymux_packets.Packet(Type.PONG, stream_id))
         yield
         other = 99 - (first is Role.PROACTIVE)
-        talk.bymux(first.peer, bymux.Packet(Type.CREDIT, None, 1))
-        talk.bymux(first, bymux.Packet(Type.WRITE, None, other))
-        talk.bymux(first.peer, bymux.Packet(Type.CREDIT, other, 100))
-        talk.bymux(first, bymux.Packet(Type.WRITE, other, 5), b"hello")
+        dialogue.bymux(first.peer, bymux_packets.Packet(Type.CREDIT, None, 1))
+        dialogue.bymux(first, bymux_packets.Packet(Type.WRITE, None, other))
+        dialogue.bymux(first.peer, bymux_packets.Packet(Type.CREDIT, other, 100))
+        dialogue.bymux(first, bymux_packets.Packet(Type.WRITE, other, 5), b"hello")
         yield
-        talk.shut(other)
+        dialogue.shut(other)
     yield from _send_all(exchange, first.peer)
     exchange.cancel(first)
 
 
-def forked(talk: Talk, logs: Logs) -> Iterator[None]:
+def forked(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     """The sides have different branches of a log; one of them can prove it."""
     log = logs.grown(9)
     branch = log.branch(2)
     for seq in range(3, 10):
         branch.append(b"branch %d" % seq)
-    first = _side(talk)
-    exchange = Exchange(talk, log, first).propose(8, lower=8)
+    first = _side(dialogue)
+    exchange = Exchange(dialogue, log, first).propose(8, lower=8)
     yield
     shown = tuple(CancelEntry(one.entries[3].data) for one in (log, branch))
     exchange.cancel(first.peer, CancelReason.FORKED, entries=shown)
     yield
 
 
-WAYS: Final[tuple[Way, ...]] = (
+SCENARIOS: Final[tuple[Scenario, ...]] = (
     any_range,
     in_parts,
     each_a_part,
@@ -454,15 +453,15 @@ WAYS: Final[tuple[Way, ...]] = (
 )
 
 
-def at_once(talk: Talk, ways: list[Iterator[None]], most: int = 3) -> Iterator[None]:
-    """Follow ways, some at once, each a step when chance says so."""
-    waiting, open_ways = list(ways), list[Iterator[None]]()
-    while waiting or open_ways:
-        while waiting and len(open_ways) < most:
-            open_ways.append(waiting.pop(0))
-        way = talk.random.choice(open_ways)
-        if next(way, _OVER) is _OVER:
-            open_ways.remove(way)
+def at_once(dialogue: Dialogue, scenarios: list[Iterator[None]], most: int = 3) -> Iterator[None]:
+    """Run scenarios, `most` at once; chance decides which one takes the next step."""
+    waiting, running = list(scenarios), list[Iterator[None]]()
+    while waiting or running:
+        while waiting and len(running) < most:
+            running.append(waiting.pop(0))
+        scenario = dialogue.random.choice(running)
+        if next(scenario, _OVER) is _OVER:
+            running.remove(scenario)
         yield
 
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
-from wirehouse_codecs.bamboo.simulator.fault_scripts import Scene
+from wirehouse_codecs.bamboo.simulator.fault_scripts import FaultScript
 from wirehouse_codecs.bamboo.simulator.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault
 from wirehouse_codecs.bamboo.simulator.logs import Chain, Contents, Journal, author_key
-from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Manner, Talk
+from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Dialogue, Manner
 from wirehouse_codecs.bamboo.simulator.replication import whole_logs
-from wirehouse_codecs.bamboo.simulator.scenarios import WAYS, Logs, at_once, forked
+from wirehouse_codecs.bamboo.simulator.scenarios import SCENARIOS, Logs, at_once, forked
 from wirehouse_codecs.bamboo.wire.entry_files import Written, write_binary, write_lines
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.captures.compressed_output import endings
@@ -50,8 +50,8 @@ PORTS: Final = {Channel.CONTROL: 8020, Channel.DATA: 8021}
 MIXED, SAFE, GREEDY = "mixed", "safe", "greedy"
 #: Connections begin so far apart.
 _BEGIN_NS: Final = 1_370_000
-#: A connection begins with another way than the one before.
-_WAYS_APART: Final = 5
+#: How far apart the first scenarios of two connections are.
+_SCENARIOS_APART: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SimulatorConfig:
     seed: int = 0
     #: How the channels are carried: `bymux`, or `two_connections`.
     transport: str = BYMUX
-    #: How peers send: `safe`, `greedy`, or each connection in another way.
+    #: How peers send: `safe`, `greedy`, or `mixed` (the connections differ).
     mode: str = MIXED
     connections: int = 4
     #: Logs that are replicated on each connection; every second one by the side that was called.
@@ -82,7 +82,7 @@ class SimulatorConfig:
     interval_ms: int = 50
     #: The largest window for compression; 0 = none.
     window_bytes: int = 32_768
-    #: Further proposals of each connection, of which each is dealt with in another way.
+    #: How many more proposals each connection has, one for each of so many scenarios.
     ways: int = 20
     #: Proposals of each connection that are cancelled with the proof of a fork.
     forks: int = 0
@@ -160,12 +160,12 @@ def source_options(config: SimulatorConfig) -> dict[str, Any]:
     if config.transport == BYMUX:
         return proactive
     setups = _manner(config, 0).setups
-    told = {
+    set_ups = {
         name: {key: getattr(setups[role], key) for key in _SETUP}
         for name, role in (("client_setup", _client(config)), ("server_setup", _client(config).peer))
     }
     ports = {"control_port": PORTS[Channel.CONTROL], "data_port": PORTS[Channel.DATA]}
-    return {"transport": TWO_CONNECTIONS, "pairs": NEXT_PORT, **proactive, **ports, **told}
+    return {"transport": TWO_CONNECTIONS, "pairs": NEXT_PORT, **proactive, **ports, **set_ups}
 
 
 _SETUP: Final = ("sends_greedily", "receives_greedily", "send_window", "receive_window")
@@ -176,7 +176,7 @@ def _client(config: SimulatorConfig) -> Role:
 
 
 def _manner(config: SimulatorConfig, number: int) -> Manner:
-    """How the peers of connection `number` speak: there are a few ways, one after the other."""
+    """How the peers of connection `number` send. The connections differ, in a fixed order."""
     alone = config.transport == TWO_CONNECTIONS
     if alone and config.fault is not None:
         # All connections of a source have the same set-ups.
@@ -184,7 +184,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     at = 0 if alone else number
     greedy = {SAFE: (0, 0), GREEDY: (1, 1), MIXED: ((0, 0), (1, 1), (1, 0), (0, 1))[at % 4]}[config.mode]
     window = config.window_bytes
-    # In one way of five a side accepts no compression, in another it accepts less.
+    # In one of five cases a side accepts no compression, in another one it accepts less.
     receives = window if at % 5 < 3 else (0, window // 4)[at % 5 - 3]
     setups = {
         Role.PROACTIVE: Setup(bool(greedy[0]), bool(greedy[1]), window, window),
@@ -251,35 +251,38 @@ class _Pair:
 
     def _script(self) -> Iterator[tuple[Channel, Event]]:
         config = self._config
-        talk = Talk(_manner(config, self._number), self._opened_ns, self._random())
-        talk.begin()
+        dialogue = Dialogue(_manner(config, self._number), self._opened_ns, self._random())
+        dialogue.begin()
         live = round(config.entries * config.live_share)
         first = self._number // config.replicas * config.logs
         journals = [_journal(config, self._contents, n) for n in range(first, first + config.logs)]
-        steps = whole_logs(talk, journals, config.entries - live, live, config.interval_ms)
-        logs = Logs(author_key(config.seed, f"author of {self._number}"), talk.random)
-        ways = [WAYS[(self._number * _WAYS_APART + n) % len(WAYS)](talk, logs) for n in range(config.ways)]
-        ways += [forked(talk, logs) for _ in range(config.forks)]
-        for _ in chain(steps, at_once(talk, ways)):
-            yield from talk.take()
-        talk.end()
-        yield from talk.take()
+        steps = whole_logs(dialogue, journals, config.entries - live, live, config.interval_ms)
+        logs = Logs(author_key(config.seed, f"author of {self._number}"), dialogue.random)
+        ways = [
+            SCENARIOS[(self._number * _SCENARIOS_APART + n) % len(SCENARIOS)](dialogue, logs)
+            for n in range(config.ways)
+        ]
+        ways += [forked(dialogue, logs) for _ in range(config.forks)]
+        for _ in chain(steps, at_once(dialogue, ways)):
+            yield from dialogue.take()
+        dialogue.end()
+        yield from dialogue.take()
 
 
 class _FaultyPair(_Pair):
     """Two peers, one of which breaks a rule."""
 
-    def _scene(self) -> Scene:
+    def _fault_script(self) -> FaultScript:
         config = self._config
         assert config.fault is not None
         fault: Fault = ALL_FAULTS[config.fault]
         manner = fault.manner(_client(config), two_connections=config.transport != BYMUX)
-        scene = Scene(manner, self._opened_ns, self._random())
-        fault.play(config.fault, scene)
-        return scene
+        script = FaultScript(manner, self._opened_ns, self._random())
+        fault.play(config.fault, script)
+        return script
 
     def _captured_from_ns(self) -> int:
-        return self._scene().captured_from_ns
+        return self._fault_script().captured_from_ns
 
     def _script(self) -> Iterator[tuple[Channel, Event]]:
-        yield from self._scene().take()
+        yield from self._fault_script().take()

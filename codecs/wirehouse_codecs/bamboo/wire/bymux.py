@@ -1,11 +1,8 @@
-"""bymux: streams of bytes over one connection, each with credit of its own (bymux specification).
+"""Both sides of a bymux connection: streams of bytes over one connection, each with credit of its own.
 
-A packet is a header byte, the id of a stream and an amount, each as wide as the header says, and for a Write that many
-bytes. `Reader` cuts one direction into packets, `Bymux` holds both sides: credit, ids and shutdown. What a side may
-still send is the table `TRANSITIONS`, a machine for each side of each stream and for creating streams: an unlisted pair
-is the rule that it breaks.
-
-The bytes of a Write are handed on as they come, so nothing is held but an unfinished header.
+`Bymux` takes the packets of both directions and checks credit, stream ids and shutdown (bymux specification).
+`TRANSITIONS` lists what a side may still send. There is one state machine for each side of each stream, and one for
+each side of stream creation. An input that the table doesn't list breaks the rule that `JUDGED` names for it.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +18,7 @@ import numpy as np
 
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.setup import INFINITE, VANILLA, Channel, Role, Start
+from wirehouse_codecs.bamboo.wire.bymux_packets import Content, Packet, Read, Reader, Type
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
@@ -30,219 +28,22 @@ Array = np.ndarray[Any, Any]
 SNAPSHOT_VERSION: Final = 1
 
 
-class Type(IntEnum):
-    """The three most significant bits of a header."""
-
-    CREDIT = 0
-    WRITE = 1
-    PING = 2
-    PONG = 3
-    CLOSE = 4
-    STOP_READ = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Packet:
-    """A packet; of a Write all but its bytes. Widths are in bytes, None = as narrow as the number allows."""
-
-    type: Type
-    #: None = global: about creating streams, or about the connection.
-    stream_id: int | None = None
-    #: Credit, or how many bytes a Write has. The id of the new stream in a global Write.
-    amount: int | None = None
-    id_width: int | None = None
-    amount_width: int | None = None
-
-    @property
-    def creates(self) -> bool:
-        """It creates the stream `amount`."""
-        return self.type is Type.WRITE and self.stream_id is None
-
-    @property
-    def content_bytes(self) -> int:
-        """How many bytes of a stream follow it."""
-        return self.amount or 0 if self.type is Type.WRITE and self.stream_id is not None else 0
-
-
-_GLOBAL: Final = 0x10
-_WITH_AMOUNT: Final = (Type.CREDIT, Type.WRITE)
-
-
-def encode(packet: Packet, content: bytes = b"") -> bytes:
-    """The bytes of `packet`; a Write takes `content`.
-
-    ValueError: a number does not fit its width, is missing or too many, or the amount of a Write isn't the size of
-    `content`.
-    """
-    if (packet.amount is not None) != (packet.type in _WITH_AMOUNT) or packet.content_bytes != len(content):
-        raise ValueError(f"{packet.type.name} of amount {packet.amount} with {len(content)} bytes")
-    id_code, stream_id = _integer(packet.stream_id, packet.id_width)
-    amount_code, amount = _integer(packet.amount, packet.amount_width)
-    whole = _GLOBAL if packet.stream_id is None else 0
-    return bytes([packet.type << 5 | whole | id_code << 2 | amount_code]) + stream_id + amount + content
-
-
-def write(stream_id: int, content: bytes) -> bytes:
-    """A Write of `content`."""
-    return encode(Packet(Type.WRITE, stream_id, len(content)), content)
-
-
-def _integer(number: int | None, width: int | None) -> tuple[int, bytes]:
-    if number is None:
-        return 0, b""
-    width = _narrowest(number) if width is None else width
-    if width not in _WIDTHS or number < 0 or number >> 8 * width:
-        raise ValueError(f"{number} can't be written in {width} bytes")
-    return _WIDTHS.index(width), number.to_bytes(width, "big")
-
-
-_WIDTHS: Final = (1, 2, 4, 8)
-
-
-def _narrowest(number: int) -> int:
-    return next((width for width in _WIDTHS if not number >> 8 * width), _WIDTHS[-1])
-
-
-# Packets from bytes
-
-
-class Read(NamedTuple):
-    """A packet cut from the bytes of one direction, or a header that is none."""
-
-    #: Where it begins and ends, in bytes from the first one received; a Write with its content.
-    byte_start: int
-    byte_end: int
-    #: None: its type is not assigned, and nothing after it can be told.
-    packet: Packet | None
-    #: An id or amount is wider than it needs to be.
-    wide: bool = False
-
-
-class Content(NamedTuple):
-    """Bytes of a Write, as they came: a Write may be handed on in any number of them."""
-
-    stream_id: int
-    byte_start: int
-    data: bytes
-
-
-class Reader:
-    """Cuts one direction into packets. Sans-IO."""
-
-    __slots__ = ("_at", "_content_left", "_header", "_stream_id", "lost")
-
-    def __init__(self, *, byte_start: int = 0, snapshot: Mapping[str, Any] | None = None) -> None:
-        #: Where the unfinished header begins, or the next byte.
-        self._at = byte_start
-        self._header = b""
-        self._content_left = 0
-        self._stream_id = 0
-        #: A header was none: what follows is not read.
-        self.lost = False
-        if snapshot is not None:
-            self._at, header, self._content_left, self._stream_id, self.lost = snapshot["reader"]
-            self._header = bytes.fromhex(header)
-
-    @property
-    def unfinished(self) -> bool:
-        """It ends inside a packet."""
-        return bool(self._header) or self._content_left > 0
-
-    @property
-    def pending(self) -> bytes:
-        """The begin of a header that is cut."""
-        return self._header
-
-    @property
-    def place(self) -> tuple[int, bytes, int, int]:
-        """Where the next header begins, what came of it; what is left of a Write, and to which stream."""
-        return self._at, self._header, self._content_left, self._stream_id
-
-    def go_on(self, size: int, header: bytes, content_left: int, stream_id: int | None) -> None:
-        """`size` bytes were read elsewhere, and what `place` says then; no stream: there was no other Write."""
-        self._at, self._header, self._content_left = self._at + size, header, content_left
-        self._stream_id = self._stream_id if stream_id is None else stream_id
-
-    def receive(self, data: bytes) -> list[Read | Content]:
-        """The packets that `data` completes, and the contents that it brings, in order."""
-        if self._header:
-            data, self._header = self._header + data, b""
-        start, at = self._at, 0
-        found: list[Read | Content] = []
-        while at < len(data) and not self.lost:
-            if self._content_left:
-                piece = data[at : at + self._content_left]
-                found.append(Content(self._stream_id, start + at, piece))
-                self._content_left -= len(piece)
-                at += len(piece)
-                continue
-            read = read_at(data, at, start)
-            if read is None:
-                self._header = data[at:]
-                break
-            at = read.byte_end - start
-            if read.packet is None:
-                self.lost = True
-            elif read.packet.content_bytes:
-                self._content_left, self._stream_id = read.packet.content_bytes, read.packet.stream_id or 0
-                read = read._replace(byte_end=read.byte_end + self._content_left)
-            found.append(read)
-        self._at = start + at
-        return found
-
-    def skip(self, size: int) -> bool:
-        """Pass over bytes that are missing. False: they are not all of the Write that is under way."""
-        if self.lost or self._header or not 0 < size <= self._content_left:
-            return False
-        self._at, self._content_left = self._at + size, self._content_left - size
-        return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON holds it."""
-        return {"reader": [self._at, self._header.hex(), self._content_left, self._stream_id, self.lost]}
-
-
-def read_at(data: bytes | bytearray, at: int, start: int = 0) -> Read | None:
-    """The packet at `at`, without content; None = it is cut. `start` is where `data` begins."""
-    header = data[at]
-    if header >> 5 >= len(Type):
-        return Read(start + at, start + at + 1, None)
-    kind = Type(header >> 5)
-    stream_id = amount = id_width = amount_width = None
-    wide = False
-    end = at + 1
-    if not header & _GLOBAL:
-        id_width = _WIDTHS[header >> 2 & 3]
-        end += id_width
-        stream_id = int.from_bytes(data[end - id_width : end], "big")
-        wide = id_width != _narrowest(stream_id)
-    if kind in _WITH_AMOUNT:
-        amount_width = _WIDTHS[header & 3]
-        end += amount_width
-        amount = int.from_bytes(data[end - amount_width : end], "big")
-        wide = wide or amount_width != _narrowest(amount)
-    if end > len(data):
-        return None
-    packet = Packet(kind, stream_id, amount, id_width, amount_width)
-    return Read(start + at, start + end, packet, wide)
-
-
 # Both sides
 
 
 class State(Enum):
-    """What one side has closed, of a stream or of creating streams. A stream ends when both sides are ENDED."""
+    """What one side has closed of a stream, or of stream creation. A stream ends when both sides are ENDED."""
 
     OPEN = "open"
-    #: It sent Close: it writes, or creates, no more.
+    #: It sent Close, so it may write to the stream (create streams) no more.
     CLOSED = "closed"
-    #: It sent StopRead: it gives no more credit.
+    #: It sent StopRead, so it may give no more credit.
     STOPPED = "stopped"
     ENDED = "ended"
 
 
 class Input(Enum):
-    """What a side sends about a stream, or, GLOBAL, about creating streams."""
+    """What a side sends about a stream. GLOBAL: about stream creation."""
 
     CREDIT = "Credit"
     WRITE = "Write"
@@ -261,7 +62,7 @@ class Input(Enum):
 _STREAM_INPUTS: Final = (Input.CREDIT, Input.WRITE, Input.PING, Input.PONG, Input.CLOSE, Input.STOP_READ)
 _HAS_CLOSED: Final = (State.CLOSED, State.ENDED)
 _HAS_STOPPED: Final = (State.STOPPED, State.ENDED)
-#: What has to be answered: the states after it, and those of the other side after the answer.
+#: Packets that need an answer: the states of the sender, and the states of the other side after its answer.
 _ANSWERS: Final = (("Close", _HAS_CLOSED, _HAS_STOPPED), ("StopRead", _HAS_STOPPED, _HAS_CLOSED))
 _GLOBAL_INPUTS: Final = (
     Input.GLOBAL_CREDIT, Input.CREATE, Input.GLOBAL_PING, Input.GLOBAL_PONG, Input.GLOBAL_CLOSE, Input.GLOBAL_STOP_READ,
@@ -270,7 +71,7 @@ _GLOBAL_INPUTS: Final = (
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream, or creating streams: what each side has closed, and how much it may still write, or create."""
+    """A stream, or stream creation: what each side has closed, and how many bytes (streams) it may still send."""
 
     states: dict[Role, State]
     credit: dict[Role, int]
@@ -301,16 +102,16 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A packet and what it did. Without a packet its type is not assigned."""
+    """A packet and its effect. No packet: its type is unassigned."""
 
     role: Role
     byte_start: int
     byte_end: int
     packet: Packet | None
     channel: Channel | None
-    #: How much its sender may write, or create, after it; of a Credit, how much the other side may.
+    #: How many bytes or streams its sender may send after it. For a Credit: how many the other side may send.
     credit: int | None
-    #: At most one violation, after which nothing more is received.
+    #: The rules that it breaks. At most one is a violation, and nothing is received after that.
     broken: tuple[Broken, ...] = ()
 
 
@@ -325,9 +126,9 @@ class Delivered(NamedTuple):
 
 
 class Bymux:
-    """Both directions of a connection. `receive` their bytes in the order in which they were sent. Sans-IO.
+    """Both directions of a connection. `receive` takes their bytes in the order in which they were sent. Sans-IO.
 
-    It holds no more than `max_streams` streams; packets of further ones are not judged.
+    It holds at most `max_streams` streams and doesn't judge packets of further ones.
     """
 
     def __init__(self, start: Start = VANILLA, *, max_streams: int = 65_536, snapshot: str | None = None) -> None:
@@ -336,9 +137,9 @@ class Bymux:
         self.creation = _Stream.new()
         self.channels = dict(start.channels)
         self.by_creation = start.by_creation
-        #: Neither side has used a stream.
+        #: No side has used a stream yet.
         self._unused = True
-        #: A stream was created for which there was no room.
+        #: A stream was created after `max_streams` was reached.
         self.untracked = False
         #: Bytes are missing, so neither credit nor shutdown is judged.
         self.blind = False
@@ -349,7 +150,7 @@ class Bymux:
             self._restore(snapshot)
 
     def receive(self, role: Role, data: bytes) -> list[Received | Delivered]:
-        """What `role` sends: packets, each before its content. Nothing after a violation."""
+        """The packets in `data`, which `role` sent, each before its content. Nothing after a violation."""
         taken: list[Received | Delivered] = []
         items = self._readers[role].receive(data) if self.ended_by is None else []
         for item in items:
@@ -364,46 +165,46 @@ class Bymux:
         return taken
 
     def unfinished(self, role: Role) -> bool:
-        """The bytes of `role` end inside a packet."""
+        """The bytes of `role` end within a packet."""
         return self._readers[role].unfinished
 
     def pending(self, role: Role) -> bytes:
-        """The begin of a header of `role` that is cut."""
+        """The bytes of an incomplete header of `role`."""
         return self._readers[role].pending
 
     @property
     def plain(self) -> bool:
-        """Both channels are open on both sides and in use, and nothing is missing."""
+        """Both channels are open on both sides and in use, and no bytes are missing: the fast path can go on."""
         streams = [self.streams.get(stream_id) for stream_id in self.channels]
         if self.blind or self._unused or self.ended_by is not None or len(streams) != len(Channel):
             return False
         return all(one is not None and set(one.states.values()) == {State.OPEN} for one in streams)
 
     def reader(self, role: Role) -> Reader:
-        """That of the bytes of `role`."""
+        """The reader of the bytes of `role`."""
         return self._readers[role]
 
     def credits(self, ids: Mapping[Channel, int]) -> Array:
-        """How much each side may write to each channel."""
+        """How many bytes each side may still write to each channel."""
         both = [[self.streams[ids[channel]].credit[role] for channel in Channel] for role in Role]
         return np.array(both, np.uint64)
 
     def set_credits(self, ids: Mapping[Channel, int], given: Array) -> None:
-        """As `credits`."""
+        """Replace the credits, in the form of `credits`."""
         for role, row in zip(Role, given.tolist(), strict=True):
             for channel, credit in zip(Channel, row, strict=True):
                 self.streams[ids[channel]].credit[role] = credit
 
     def lose(self, role: Role) -> None:
-        """Bytes of `role` are missing: what they created, closed and gave credit for isn't known from here on."""
+        """Bytes of `role` are missing, so from here on streams, shutdown and credit are unknown."""
         self._readers[role].lost = self.blind = True
 
     def find(self, role: Role, byte_start: int) -> None:
-        """The packets of `role` go on at `byte_start`."""
+        """The packets of `role` continue at `byte_start`."""
         self._readers[role] = Reader(byte_start=byte_start)
 
     def not_answered(self) -> list[Broken]:
-        """What a side closed and the other did not, at an orderly end of the connection."""
+        """Close and StopRead packets without an answer, after an orderly end of the connection."""
         if self.blind:
             return []
         streams = {"creating streams": self.creation} | {f"stream {n}": one for n, one in self.streams.items()}
@@ -459,7 +260,7 @@ class Bymux:
     # Snapshots
 
     def snapshot(self) -> str:
-        """The state as JSON; what was agreed on comes from the options again."""
+        """The state as JSON, without what comes from the options."""
         state = {
             "version": SNAPSHOT_VERSION,
             "streams": {str(stream_id): stream.to_json() for stream_id, stream in self.streams.items()},
@@ -487,7 +288,7 @@ class Bymux:
 
 # The table
 
-#: What a side may send, by what it has closed, and what it has closed then.
+#: What a side may send in each state, and its state afterwards.
 TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
     {
         (State.OPEN, Input.CREDIT): State.OPEN,
@@ -526,11 +327,11 @@ Check = Callable[[Bymux, _Stream, Role, Packet], bool]
 
 
 class Judgement(NamedTuple):
-    """How an input is judged: by rules that come before the state's, by the rule of a state that doesn't list it."""
+    """How an input is judged: `checks` come first, `unlisted` is the rule if the table doesn't list it."""
 
     unlisted: str
     checks: tuple[tuple[str, Check], ...] = ()
-    #: What it does beside the change of state.
+    #: Its effect besides the change of state.
     effect: Callable[[Bymux, _Stream, Role, Packet], None] | None = None
 
 

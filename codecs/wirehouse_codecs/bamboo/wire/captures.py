@@ -1,4 +1,4 @@
-"""Captures of entry files: a record is a line, or an entry of a binary file, as it came. They know no time."""
+"""Captures of entry files. A record is a line, or an entry of a binary file. Such captures have no timestamps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Compressed payloads of one side, packet by packet (Point-2-Point, Encodings, byte 9): what they stand for, and how
-much of that is read and shown. The elements themselves are lzfoo.py."""
+"""Decompresses the compressed payloads of one side, packet by packet (Point-2-Point, Encodings, byte 9).
+
+It limits how much is decompressed and how much is reported. The elements themselves are read by `lzfoo.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +12,26 @@ from wirehouse_codecs.bamboo.wire import lzfoo
 from wirehouse_codecs.bamboo.wire.lzfoo import Inflater
 from wirehouse_codecs.bamboo.wire.messages import CompressedPayload, DataPacket
 
-#: What a compressed packet stands for takes time: so many bytes of it, and so many for each of its own, are free. What
-#: is more is limited for each side, in all its packets together, by the option `max_inflated_bytes`.
+#: Decompression takes time. So many bytes of a packet, and so many for each compressed byte, are free. The rest of all
+#: packets of a side is limited by the option `max_inflated_bytes`.
 FREELY_INFLATED: Final = (4_096, 1_024)
-#: Few bytes can stand for very many, so less is told: so many bytes, and so many for each of the packet's own.
-MOST_TOLD: Final = (1_024, 32)
-#: However many these are.
-MOST_TOLD_BYTES: Final = 32 << 20
+#: Few bytes can stand for very many, so less is reported: so many bytes, and so many for each compressed byte.
+MOST_REPORTED: Final = (1_024, 32)
+#: The limit for any packet.
+MOST_REPORTED_BYTES: Final = 32 << 20
 
 
 class Inflation(NamedTuple):
-    """What comes of a packet of a compressed payload."""
+    """The result of decompressing a packet."""
 
     #: The rule that it breaks.
     rule: str | None = None
-    #: The bytes that it stands for; None: not complete, or not known.
+    #: The decompressed bytes. None: the packet is incomplete, or they are unknown.
     data: bytes | None = None
-    #: Those that are shown; else it is shown as it came.
+    #: The bytes to report. None: the compressed bytes are reported.
     shown: bytes | None = None
     compressed: bytes | None = None
-    #: Why it is not known what it stands for.
+    #: Why the decompressed bytes are unknown.
     unknown: str | None = None
     #: An offset in it is longer than it needs to be.
     wide: bool = False
@@ -39,17 +41,17 @@ _MORE_TO_COME: Final = Inflation()
 
 
 class Inflating:
-    """The compressed payloads of a side, in their order: what came of one that isn't complete, and what is free yet."""
+    """The compressed payloads of a side: the bytes of an incomplete packet, and how much may still be decompressed."""
 
     def __init__(self, options: BambooOptions) -> None:
         self._most = options.max_compressed_bytes
-        #: The bytes of a packet that isn't complete.
+        #: The bytes of an incomplete packet.
         self.held = bytearray()
         #: Bytes that payloads may still be decompressed to, beyond those that are free.
         self.left = options.max_inflated_bytes
 
     def take(self, packet: CompressedPayload, inflater: Inflater) -> Inflation:
-        """The next packet, or piece of one, whose history is that of `inflater`."""
+        """Take the next packet, or piece of one. `inflater` has the history."""
         if not packet.at:
             self.held.clear()
         beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
@@ -68,13 +70,13 @@ class Inflating:
         self.left -= beyond
         if inflated.rule == lzfoo.HISTORY_UNKNOWN:
             return Inflation(compressed=compressed, unknown=not_read(packet))
-        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
+        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_REPORTED), MOST_REPORTED_BYTES):
             return Inflation(inflated.rule, inflated.data, None, compressed, wide=inflated.wide)
         return Inflation(None, inflated.data, inflated.data, wide=inflated.wide)
 
 
 def not_read(packet: CompressedPayload) -> str:
-    """That a packet isn't decompressed, in words."""
+    """A sentence: the packet is not decompressed."""
     return f"{packet.size} bytes of a payload are not decompressed"
 
 

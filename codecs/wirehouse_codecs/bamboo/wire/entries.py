@@ -1,7 +1,8 @@
-"""Entries of bamboo logs: fields, encoding and signing, and the strict decoder (bamboo specification, "Encoding").
+"""Entries of Bamboo logs: fields, encoding, signing, and the strict decoder (Bamboo specification, "Encoding").
 
-`decode` is the readable decoder of one entry; `scan` reads many, and leaves to it all that is odd. Both are strict:
-what another implementation would repair before it checks the signature has another hash, so it is another entry.
+`decode` is the reference path for one entry. `scan` decodes many entries and leaves unusual ones to `decode`. Both are
+strict. If an implementation repaired an entry before checking its signature, it would have another hash, so it would be
+another entry.
 """
 
 from __future__ import annotations
@@ -292,7 +293,7 @@ class Scanned(NamedTuple):
     #: Bytes among which the entries stand, and where each begins.
     data: Array
     begin: Array
-    #: The entry is rightly encoded.
+    #: The entry is correctly encoded.
     right: Array
     end_of_log: Array
     log_id: Array
@@ -306,7 +307,7 @@ class Scanned(NamedTuple):
 
 
 def scan(entries: pa.Array) -> Scanned:
-    """The fields of `entries`, of binary: the compiled twin of `decode`, for entries that are rightly encoded."""
+    """The fields of `entries`, a binary column: the fast path of `decode`, for correctly encoded entries."""
     count = len(entries)
     _, offsets, held = entries.buffers()
     data = np.frombuffer(held or b"", np.uint8)
@@ -332,12 +333,12 @@ def fixed(rows: Array, there: Array) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.shape[1]), len(rows), buffers)
 
 
-#: What follows from an entry that is rightly encoded.
+#: What follows from an entry that is correctly encoded.
 FOLLOWING: Final = ("lipmaalink", "backlink", "payload_hash", "signature")
 
 
 def following(entries: pa.Array) -> tuple[Array, dict[str, pa.Array]]:
-    """Which of `entries`, of binary, are rightly encoded; of these the fields of FOLLOWING, as `Entry` has them."""
+    """Which of `entries`, of binary, are correctly encoded; of these the fields of FOLLOWING, as `Entry` has them."""
     scanned = scan(entries)
     hash_at, right = scanned.payload_hash_at, scanned.right
     places = {
@@ -416,7 +417,7 @@ def _walk(data: Array, begin: int, end: int, row: int, numbers: Array, marks: Ar
 
 
 def find(data: bytes | bytearray, at: int = 0) -> int:
-    """Where the next rightly encoded entry begins, `at` or later; -1 = none is there in full."""
+    """Where the next correctly encoded entry begins, `at` or later; -1 = none is there in full."""
     numbers, marks = np.zeros((3, 1), np.uint64), np.zeros((4, 1), np.int64)
     return int(_find(np.frombuffer(data, np.uint8), at, numbers, marks))
 

@@ -1,11 +1,11 @@
-"""Files of bamboo entries, as they are read piece by piece: JSON Lines with payloads, or entries one after the other.
+"""Reads files of Bamboo entries piece by piece: JSON Lines with payloads, or a concatenation of entries.
 
-The lines are objects with `entry_hex`, and `payload_hex` where the payload is at hand; other names are not read, for an
-entry says itself what it is. In a binary file nothing stands between entries, and there are no payloads.
+A line is an object with `entry_hex`, and `payload_hex` if it has the payload. Other names are ignored, because an entry
+contains all its fields. A binary file has nothing between entries, and no payloads.
 
-Nothing is lost but empty lines: what is no entry is a record with the reason. A line that is damaged ends with its
-line; of one that is too long every piece is such a record. In a binary file what follows is read again from the next
-place on where all of a rightly encoded entry stands.
+Only empty lines are dropped. Bytes that are no entry become a record with the reason. Damage ends with its line. Each
+piece of an overlong line is such a record. In a binary file, reading continues at the next position where a complete,
+correctly encoded entry begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOO_LONG: Final = "a line of more than {} bytes"
 class Record(NamedTuple):
     """An entry of a file, not judged; or bytes that are none."""
 
-    #: Where it stands in the file.
+    #: Its position in the file.
     byte_start: int
     byte_end: int
     #: The bytes as they came: a line, or an entry.
@@ -234,7 +234,7 @@ class BinaryEntries:
         return records
 
     def _read(self, least: int) -> list[Record]:
-        """The records that can be told while at least so many bytes are left."""
+        """The records that can be read while at least so many bytes are left."""
         records: list[Record] = []
         data, at = self._buffer, 0
         while len(data) - at - self._damaged >= least:
@@ -265,7 +265,7 @@ def _damage(start: int, data: bytes, reason: str = "no entry") -> Record:
 
 
 def _end_before_entry(data: bytes, at: int) -> int | None:
-    """Where the entry at `at` ends that is not rightly encoded, if right after it comes one that is, or nothing."""
+    """Where the entry at `at` ends that is not correctly encoded, if right after it comes one that is, or nothing."""
     end = end_of(data, at)
     if end is None or end == len(data):
         return end

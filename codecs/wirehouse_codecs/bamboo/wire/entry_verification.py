@@ -1,16 +1,16 @@
-"""Verification of entries whatever the order they came in (bamboo specification, "Links and Entry Verification").
+"""Verifies entries in whatever order they came (Bamboo specification, "Links and Entry Verification").
 
-`verify` takes entries of any logs and says of each whether it is valid, which rule it breaks, or that it can't be
-known: valid are entries whose signature is right and from which a path of valid entries leads to entry 1. The verdict
-does not depend on the order of entries but in one thing: of two branches of a fork the first one seen stays valid.
+`verify` takes entries of any logs. The verdict on each is valid, invalid (with the rule that it breaks), or unknown. An
+entry is valid if its signature is right and a path of valid entries leads from it to entry 1. Verdicts don't depend on
+the order of entries, with one exception: the branch of a fork whose entry came first stays valid.
 
-- Only entries with a right signature are known: others can neither refute a link nor end a log.
-- A link whose target isn't known refutes nothing. If no link leads to a valid entry, the entry is `unknown`.
-- A hash names bytes: a link to an entry of another log is broken, whatever that entry's signature.
-- A payload with another hash is bad alone. One of another size makes its log invalid from there on.
-- Each distinct entry is one, and its signature is checked once.
+- Only entries with a right signature count. Other entries can neither refute a link nor end a log.
+- A link to an unknown entry refutes nothing. An entry with no link to a valid entry is `unknown`.
+- A hash identifies bytes: a link to an entry of another log is broken, whatever the signature of that entry.
+- A payload with another hash is wrong by itself. A payload with another size makes its log invalid from there on.
+- Equal entries are one entry, and its signature is checked once.
 
-A log in which nothing is odd is judged by a compiled loop; `_judge` is the readable one, for all others.
+A compiled loop judges logs with nothing unusual in them (the fast path). `_judge` is the reference path for all others.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Verdict(StrEnum):
-    """What can be said of an entry."""
+    """The verdict on an entry."""
 
     VALID = "valid"
     INVALID = "invalid"
     UNKNOWN = "unknown"
 
 
-#: What is said of an entry whose payload is another one.
+#: The message for an entry that came with the payload of another one.
 WRONG_PAYLOAD: Final = "the payload is not the one that the entry says"
 
 
@@ -97,7 +97,7 @@ class Verification(NamedTuple):
 
 #: Author and log id.
 LogOf = tuple[bytes, int]
-#: Of entries that are rightly encoded, by hash: their log.
+#: Of entries that are correctly encoded, by hash: their log.
 Elsewhere = Mapping[bytes, LogOf]
 
 
@@ -110,11 +110,11 @@ def verify(
     payload_rules: pa.Array | Sequence[str | None] | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> Verification:
-    """Verdicts on `entries`, each with its payload where that is at hand.
+    """Verdicts on `entries`, each with its payload if there is one.
 
-    `hashes` are those of the entries, where they are known. `signature_rules` tells which rules their signatures were
-    found to break, and `payload_rules` instead of `payloads` which ones these did. An entry that is given twice is one
-    entry; only the payloads may differ. A link that leads to an entry which isn't given may lead `elsewhere`.
+    `hashes` are the hashes of the entries, if known. `signature_rules` are the rules that their signatures break, if
+    they were checked before, and `payload_rules` the same for payloads. Equal entries are one entry; only payloads may
+    differ. A link to an entry that isn't given may lead `elsewhere`.
     """
     entries = pa.array(entries, pa.binary())
     if hashes is None:
@@ -199,8 +199,8 @@ class _Batch:
         rows = [i for i, payload in enumerate(payloads) if payload is not None and self.scanned.right[i]]
         at_hand = [payload for i in rows if (payload := payloads[i]) is not None]
         got = np.frombuffer(b"".join(map(yamf.digest, at_hand)), np.uint8).reshape(-1, yamf.DIGEST_BYTES)
-        said = windows(self.scanned.data, self.scanned.payload_hash_at[rows] + 2, yamf.DIGEST_BYTES)
-        same = (got == said).all(axis=1)
+        named = windows(self.scanned.data, self.scanned.payload_hash_at[rows] + 2, yamf.DIGEST_BYTES)
+        same = (got == named).all(axis=1)
         sizes = np.fromiter(map(len, at_hand), np.uint64, len(rows))
         other_size = same & (sizes != self.scanned.payload_size[rows])
         bad = {rows[place]: "payload_hash_mismatch" for place in np.flatnonzero(~same)}
@@ -230,17 +230,17 @@ class _Batch:
         bounds = np.searchsorted(self._groups[by_log], np.arange(len(self._keys) + 1))
         hashes = np.frombuffer(self.hashes.buffers()[1] or b"", np.uint8).reshape(-1, yamf.DIGEST_BYTES)
         hashes = hashes[self.hashes.offset :]
-        plain = np.zeros(len(self._keys), np.bool_)
+        regular = np.zeros(len(self._keys), np.bool_)
         loose = np.empty((2 * len(rows), 3), np.int64)
         links = (scanned.links, scanned.links_at)
-        count = _judge_plain(
+        count = _judge_regular(
             scanned.data, hashes, order, bounds, scanned.seq, scanned.end_of_log, self._signed, *links,
-            self._verdicts, plain, loose,
+            self._verdicts, regular, loose,
         )  # fmt: skip
-        plain[list(self._invalid_from)] = False
-        self._doubt_loose(loose[:count], plain)
+        regular[list(self._invalid_from)] = False
+        self._doubt_loose(loose[:count], regular)
         forks: list[Fork] = []
-        for group in np.flatnonzero(~plain).tolist():
+        for group in np.flatnonzero(~regular).tolist():
             log = _Log([self._known(i) for i in order[bounds[group] : bounds[group + 1]].tolist()])
             log.invalid_from = self._invalid_from.get(group)
             _judge(log, self)
@@ -252,24 +252,24 @@ class _Batch:
                     self._why[one.index] = (one.rule, one.reason)
         return sorted(forks)
 
-    def _doubt_loose(self, loose: Array, plain: Array) -> None:
-        """A log isn't plain if a link of it leads into another one, or if two name an unknown entry differently."""
+    def _doubt_loose(self, loose: Array, regular: Array) -> None:
+        """A log isn't regular if a link of it leads into another one, or if two name an unknown entry differently."""
         named: dict[tuple[int, int], bytes] = {}
         for group, i, at in loose.tolist():
-            if plain[group]:
+            if regular[group]:
                 link = self.scanned.data[at : at + yamf.DIGEST_BYTES].tobytes()
                 seq = link_targets(int(self.scanned.seq[i]))[0 if at == self.scanned.links_at[i] + 2 else 1]
                 leads = link in self.first or link in self._elsewhere
                 if leads or named.setdefault((group, seq), link) != link:
-                    plain[group] = False
+                    regular[group] = False
 
     def find(self, hashed: bytes) -> _Known | None:
-        """The rightly encoded entry with that hash."""
+        """The correctly encoded entry with that hash."""
         i = self.first.get(hashed)
         return None if i is None or not self.scanned.right[i] else self._known(i)
 
     def log_of(self, hashed: bytes) -> LogOf | None:
-        """The log of the rightly encoded entry with that hash, which need not be given."""
+        """The log of the correctly encoded entry with that hash, which need not be given."""
         one = self.find(hashed)
         return self._elsewhere.get(hashed) if one is None else (one.author, one.log_id)
 
@@ -340,7 +340,7 @@ def _find(order: Array, low: int, high: int, seq: Array, wanted: Any) -> int:
 
 
 @compiled
-def _judge_plain(
+def _judge_regular(
     data: Array,
     hashes: Array,
     order: Array,
@@ -351,18 +351,18 @@ def _judge_plain(
     links: Array,
     links_at: Array,
     verdicts: Array,
-    plain: Array,
+    regular: Array,
     loose: Array,
 ) -> int:
-    """Judge every log in which each entry is signed, alone at its place and not after the end, and whose links agree.
+    """Judge every regular log: each entry is signed, alone at its position, not after the end, and all links agree.
 
-    The rows of log k are `order[bounds[k]:bounds[k + 1]]`, ascending; it is told in `plain`. `loose` takes log, row and
-    place of each hash that names an entry which isn't there; returned is how many there are.
+    The rows of log k are `order[bounds[k]:bounds[k + 1]]`, ascending. `regular` gets whether it was judged. `loose`
+    gets log, row and position of each hash of an entry that isn't given. Returns how many of these there are.
     """
     count = 0
     for group in range(len(bounds) - 1):
         low, high = bounds[group], bounds[group + 1]
-        plain[group] = True
+        regular[group] = True
         for at in range(low, high):
             row = order[at]
             before = order[at - 1] if at > low else -1
@@ -383,7 +383,7 @@ def _judge_plain(
                     odd = odd or hashes[target, i] != data[begin + i]
                 valid = valid or verdicts[target] == 1
             if odd:
-                plain[group] = False
+                regular[group] = False
                 break
             verdicts[row] = 1 if valid else 0
     return count
@@ -401,7 +401,7 @@ class _Link(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """A distinct entry that is rightly encoded."""
+    """A distinct entry that is correctly encoded."""
 
     index: int
     hash: bytes
@@ -438,9 +438,9 @@ class _Log:
 
 def _judge(log: _Log, batch: _Batch) -> None:
     """Find the verdicts on the entries of a log, the rules that they break, and the proofs that it is forked."""
-    for seq, twins in log.signed.items():
-        if len(twins) > 1:
-            log.forks[seq] = (Proof.ENTRIES, twins[0].index, twins[1].index)
+    for seq, rivals in log.signed.items():
+        if len(rivals) > 1:
+            log.forks[seq] = (Proof.ENTRIES, rivals[0].index, rivals[1].index)
     _judge_links(log, batch)
     _judge_end(log)
     _leave_partings(log)
@@ -527,7 +527,7 @@ def _parts(log: _Log, position: int) -> bool:
 
 
 def _judge_paths(log: _Log, batch: _Batch) -> None:
-    """Follow the links from entry 1 upwards, and tell the branches of forks apart."""
+    """Follow the links from entry 1 upwards, and distinguish the branches of forks."""
     taken: _Known | None = None
     for one in log.entries:
         targets = [target for link in one.links if (target := batch.find(link.hash)) is not None]

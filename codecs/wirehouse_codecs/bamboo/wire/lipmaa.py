@@ -87,7 +87,7 @@ def _spine_from(seq: int) -> tuple[int, int]:
 
 @compiled
 def lipmaa_of(seq: Any) -> Any:
-    """The compiled twin of `lipmaa`; `seq` and what is returned are unsigned numbers of 64 bits."""
+    """The fast path of `lipmaa`, compiled. `seq` and the result are unsigned numbers of 64 bits."""
     left = seq
     first = True
     while True:

@@ -1,10 +1,10 @@
 """LZFoo, the compression of payloads (LZFoo specification; Point-2-Point, "The Data Channel").
 
-Compressed data is a sequence of elements: a literal, which holds bytes, or a copy of bytes that came before, `offset`
-bytes back, which may run into its own output. What came before is all that was decompressed in the same direction of a
-connection; only the last *window* bytes of it may be copied, so no more are kept.
+Compressed data is a sequence of elements. A literal contains bytes. A copy repeats earlier bytes, `offset` bytes back,
+and may run into its own output. Earlier bytes are all that was decompressed in this direction of the connection. Only
+the last *window* bytes of them may be copied, so no more are kept.
 
-`Inflater` and `Deflater` carry that history. `inflate` is the readable decoder, `_inflate` its compiled twin.
+`Inflater` and `Deflater` keep this history. `inflate` is the reference path, `_inflate` is compiled (the fast path).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORD: Any = np.uint64
 SNAPSHOT_VERSION: Final = 1
 #: A first byte with this bit is a copy.
 _COPY: Final = 0x80
-#: Smaller lengths stand in the first byte; greater values of it say how many bytes the length has.
+#: Smaller lengths are in the first byte. Larger values of it give the number of bytes of the length.
 _FIRST_LONG: Final = 120
 #: Of a greater window only so many bytes are kept; who copies from farther back is not followed.
 MAX_HISTORY_BYTES: Final = 4 << 20
@@ -161,8 +161,8 @@ class Inflater:
         """
         history = self._history
         source = np.frombuffer(data, np.uint8)
-        found = _measure(source, _WORD(size), _WORD(self.window), _WORD(history.held))
-        rule = _RULES[found]
+        code = _measure(source, _WORD(size), _WORD(self.window), _WORD(history.held))
+        rule = _RULES[code]
         before_known = rule == OFFSET_BEFORE_START and (not self.from_start or history.held == history.keep)
         if before_known or (rule is None and size > self._max_bytes):
             self.forget()
@@ -171,7 +171,7 @@ class Inflater:
             return Inflated(None, rule)
         history.make_room(size)
         _expand(source, history.buffer, history.end)
-        return Inflated(history.add(size), wide=found == _WIDE)
+        return Inflated(history.add(size), wide=code == _WIDE)
 
     def inflate_all(self, data: Array, begins: Array, sizes: Array, announced: Array) -> tuple[Array, int]:
         """What payloads of `data` stand for, one behind the other, and how many of them follow all rules.
@@ -281,7 +281,7 @@ def _offset_at(data: Array, at: int) -> tuple[Any, int]:
 
 @compiled
 def _measure(data: Array, size: Any, window: Any, held: Any) -> int:
-    """What decompressing `data` to `size` bytes ends with, told without writing any; `held` bytes came before."""
+    """The result code of decompressing `data` to `size` bytes, without writing any. `held` bytes came before."""
     at, written, right = 0, _WORD(0), _OK
     while at < len(data):
         is_copy = data[at] >= _COPY

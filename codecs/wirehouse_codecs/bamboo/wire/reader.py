@@ -1,12 +1,12 @@
-"""From the bytes of both sides of a connection to packets: set-up, bymux, and the two channels that it carries.
+"""Reads packets from the bytes of both sides of a connection: set-up, bymux, and the two channels within it.
 
-Each side says its set-up first; bymux begins after it ("Running Over Bymux"). A packet of a channel may span several
-Writes, so a read says where in the connection its first byte and its last byte stand. After `stop` nothing is read: the
+Each side sends its set-up first, then bymux begins ("Running Over Bymux"). A packet of a channel may span several
+Writes, so a read has the positions of its first and last byte in the connection. After `stop` nothing is read, and the
 later bytes of a direction are its `rest`.
 
-After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for
-(searching.py). But bytes that are missing within a Write cut only packets of its channel: the next packet of bymux
-stands where the Write ends. If the packet that they cut says where it ends, the channel is read on there.
+After missing bytes, or at a start within the connection, the reader resynchronises (`resync.py`). If bytes are missing
+within a Write, only packets of its channel are lost, because the next packet of bymux begins where the Write ends. If
+the header of a cut packet says where it ends, the channel continues there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
-from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire import bymux, bymux_packets
 from wirehouse_codecs.bamboo.wire.bymux import Broken, Bymux, Delivered
-from wirehouse_codecs.bamboo.wire.messages import ChannelReader, PointToPoint, decode_setup
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import decode_setup
+from wirehouse_codecs.bamboo.wire.messages import PointToPoint
 from wirehouse_codecs.bamboo.wire.resync import Held, Search, Writes
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
@@ -57,11 +59,11 @@ class Read(NamedTuple):
     role: Role
     place: Place
     layer: Layer
-    #: In bytes of the direction. A Write is told when its header comes, and ends where its bytes will.
+    #: In bytes of the direction. A Write is read when its header comes, but ends after its content.
     byte_start: int
     byte_end: int
     #: None: bytes that are no packet.
-    packet: PointToPoint | bymux.Packet | None
+    packet: PointToPoint | bymux_packets.Packet | None
     #: At most one violation.
     broken: tuple[Broken, ...] = ()
     #: The stream's credit after a packet of bymux, as `bymux.Received`.
@@ -71,7 +73,7 @@ class Read(NamedTuple):
     #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
     undecoded: bytes = b""
     reason: str = ""
-    #: It waited for bytes, or a search found it: what the other side sent after it may have been told before.
+    #: It waited for bytes, or was read after a resync: later packets of the other side may have been read before it.
     late: bool = False
 
 
@@ -114,8 +116,8 @@ class _Side:
     search: Search | None = None
     #: Bytes that arrived before may have waited for some that are missing.
     late_until_ns: int = 0
-    #: Up to here it is told that bytes were cut.
-    told_to: int = 0
+    #: Cut bytes are reported up to here.
+    reported_to: int = 0
 
 
 class Reader:
@@ -189,7 +191,7 @@ class Reader:
                     end = item.byte_start + len(item.data) + self._sides[role].setup_bytes
                     reads.append(Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM))
             else:
-                reads.append(self._told(role, item, place, data[item.byte_start - before :][:1]))
+                reads.append(self._read_of(role, item, place, data[item.byte_start - before :][:1]))
                 reads += self._begin_write(role, item, place) if is_passing else []
         if self._bymux.ended_by is not None:
             self.stop(role, reads[-1].byte_end)
@@ -200,15 +202,15 @@ class Reader:
         side = self._sides[role]
         assert side.stopped is not None
         side.search = side.search or Search()
-        found = side.search.take(data, self._bymux.channels)
-        if found is None:
+        content = side.search.take(data, self._bymux.channels)
+        if content is None:
             return []
-        begin = side.received_bytes - len(found)
+        begin = side.received_bytes - len(content)
         left_out = Read(role, place, Layer.BYMUX, side.stopped[0], begin, None, reason=side.stopped[1])
         side.search, side.stopped, side.past_setup = None, None, True
         side.channels = self._channels()
         self._bymux.find(role, begin - side.setup_bytes)
-        return [left_out, *(read._replace(late=True) for read in self._packets(role, found, begin, place))]
+        return [left_out, *(read._replace(late=True) for read in self._packets(role, content, begin, place))]
 
     def _is_passing(self, role: Role) -> bool:
         """Packets of a channel are looked for."""
@@ -218,23 +220,23 @@ class Reader:
         """A Write, if it is to a channel whose packets are looked for."""
         side, packet = self._sides[role], received.packet
         search = None if received.channel is None else side.channels[received.channel].search
-        if search is None or packet is None or packet.type is not bymux.Type.WRITE:
+        if search is None or packet is None or packet.type is not bymux_packets.Type.WRITE:
             return []
         assert received.channel is not None
         held = search.begin(received.byte_end - packet.content_bytes, received.byte_end)
         return self._passed(role, received.channel, held, place)
 
     def _passed(self, role: Role, channel: Channel, writes: Iterable[Held], place: Place) -> list[Read]:
-        """Contents of Writes in which no packets are told."""
+        """Contents of Writes in which no packets can be read."""
         at, layer = self._sides[role].setup_bytes, _LAYERS[channel]
         bounds = [(at + one.byte_start, at + one.byte_end) for one in writes]
         return [self._left_out(role, place, layer, begin, end, CUT_WRITE) for begin, end in bounds]
 
     def _left_out(self, role: Role, place: Place, layer: Layer, begin: int, end: int, reason: str) -> Read:
-        """Bytes that are cut, but for those of which that is told."""
+        """Cut bytes that aren't reported yet."""
         side, end = self._sides[role], min(end, MOST_BYTES)
-        begin = min(max(begin, side.told_to), end)
-        side.told_to = max(side.told_to, end)
+        begin = min(max(begin, side.reported_to), end)
+        side.reported_to = max(side.reported_to, end)
         return Read(role, place, layer, begin, end, None, reason=reason)
 
     def _find(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
@@ -250,7 +252,7 @@ class Reader:
         contents = [delivered._replace(byte_start=one.byte_start, data=bytes(one.data)) for one in writes]
         return [read for content in contents for read in self._deliver(role, content, place)]
 
-    def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
+    def _read_of(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
         at = self._sides[role].setup_bytes
         begin, end = at + received.byte_start, at + received.byte_end
         # What is refused has no content.
@@ -294,7 +296,7 @@ class Reader:
         reads: list[Read] = [one for one in left_out if one.byte_end > one.byte_start]
         for one in reader.receive(delivered.data):
             start = carried.begun_at if one.byte_start < before else one.byte_start + shift
-            # An unused first byte is told as soon as it comes.
+            # An unassigned first byte is reported as soon as it comes.
             first = b"" if one.packet is not None else delivered.data[one.byte_start - before :][:1]
             broken = tuple(map(_noncanonical, one.noncanonical))
             if one.rule is not None:
@@ -309,10 +311,10 @@ class Reader:
 
     @property
     def plain(self) -> Bymux | None:
-        """The packets of bymux, if those of both sides can be told and nothing is missing."""
+        """The state of bymux, if the packets of both sides can be read and no bytes are missing."""
         sides = self._sides.values()
-        told = all(side.past_setup and side.stopped is None for side in sides)
-        return self._bymux if self._channel is None and told and self._bymux.plain else None
+        is_read = all(side.past_setup and side.stopped is None for side in sides)
+        return self._bymux if self._channel is None and is_read and self._bymux.plain else None
 
     def is_silent(self, role: Role) -> bool:
         """The capture has no byte of a side, and lacks none."""
@@ -327,7 +329,7 @@ class Reader:
         return self._sides[role].setup_bytes
 
     def unfinished(self, role: Role) -> tuple[bytes, int] | None:
-        """The unfinished packet of the data channel, and where in the connection it begins; None: it can't be told."""
+        """The unfinished packet of the data channel, and its position in the connection. None: unknown."""
         carried = self._sides[role].channels[Channel.DATA]
         begun = carried.reader.begun
         return None if begun is None else (begun, carried.begun_at)
@@ -347,7 +349,7 @@ class Reader:
         ]
 
     def excuse(self) -> None:
-        """What a side said isn't known, but its next bytes can be read."""
+        """Packets of a side are unknown, but its next bytes can be read."""
         self._bymux.blind = True
 
     def cut(self, direction: Direction, size: int, place: Place) -> list[Read] | None:
@@ -385,7 +387,7 @@ class Reader:
         return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
 
     def missed(self, direction: Direction, size: int) -> bool:
-        """Bytes that the capture lacks. True: packets of the direction could be told until here."""
+        """Bytes are missing from the capture. True: packets of the direction could be read up to here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
         unread_from = self._unread_from(role)
@@ -404,12 +406,14 @@ class Reader:
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         searches = [one.search for one in side.channels.values() if one.search is not None]
         begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
-        return max(side.told_to, min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun]))
+        return max(
+            side.reported_to, min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
+        )
 
     def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
         """A violation ended the session: what `role` sent after `byte_end`, and its peer after now, isn't read.
 
-        Of several the first one counts, in whichever order they are told.
+        The first of several violations counts, in whatever order they are reported.
         """
         for each, side in self._sides.items():
             at = byte_end if each is role else self._unread_from(each)
@@ -512,7 +516,7 @@ def _to_json(side: _Side) -> dict[str, Any]:
         "stopped": side.stopped,
         "setup_bytes": side.setup_bytes,
         "past_setup": side.past_setup,
-        "late": [side.late_until_ns, side.told_to],
+        "late": [side.late_until_ns, side.reported_to],
         "searched": "" if side.search is None else side.search.held.hex(),
     }
 

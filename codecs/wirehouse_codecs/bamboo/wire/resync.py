@@ -1,11 +1,11 @@
-"""Where the packets of bymux go on after bytes that the capture lacks.
+"""Finds the next packet of bymux after missing bytes.
 
-Believed is a place where two Writes in a row, among packets for the streams of the channels, hold whole packets of
-these. Peers that write packets in pieces are not found again. If bytes are missing within a Write, all Writes after it
-are known, and `Writes` looks for the packets of its channel alone.
+A position counts as a packet if two Writes in a row from there, among packets for the streams of the channels, contain
+whole packets of these channels. So peers that split packets into several Writes are not found again. If bytes are
+missing within a Write, all later Writes are known. Then `Writes` searches only the packets of its channel.
 
-Any bytes may be those of Writes that overlap, and hold the same bytes. So what begins at a place is read once, whatever
-it is the content of, and places that lead to one another are a `_Run`, which isn't walked again.
+Any bytes may look like overlapping Writes with the same content. So each position is read only once, and positions that
+lead to each other are one `_Run`, which is followed only once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.setup import Channel
-from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.encoding import Received, packet_at
 from wirehouse_codecs.bamboo.wire.lipmaa import broken_range
-from wirehouse_codecs.bamboo.wire.messages import Propose, Received, packet_at
+from wirehouse_codecs.bamboo.wire.messages import Propose
 
 #: Bytes of a Write in which packets are looked for.
 MOST_CONTENT_BYTES: Final = 1 << 14
@@ -41,7 +42,7 @@ class Search:
         self._forget()
 
     def _forget(self) -> None:
-        self._headers: dict[int, bymux.Read] = {}
+        self._headers: dict[int, bymux_packets.Read] = {}
         self._contents = {channel: _Contents(channel) for channel in Channel}
 
     @property
@@ -79,7 +80,7 @@ class Search:
             packet, at = read.packet, read.byte_end
             if packet is None or read.wide or packet.stream_id is None or packet.stream_id not in channels:
                 return False
-            if packet.type is not bymux.Type.WRITE:
+            if packet.type is not bymux_packets.Type.WRITE:
                 continue
             if not 0 < packet.content_bytes <= MOST_CONTENT_BYTES:
                 return False
@@ -92,10 +93,10 @@ class Search:
                 return True
         return False
 
-    def _header(self, at: int) -> bymux.Read | None:
+    def _header(self, at: int) -> bymux_packets.Read | None:
         read = self._headers.get(at)
         if read is None and at < len(self._data):
-            read = bymux.read_at(self._data, at)
+            read = bymux_packets.read_at(self._data, at)
             if read is not None:
                 self._headers[at] = read
         return read

@@ -28,7 +28,7 @@ _SHARE: Final = 256
 
 
 def signature_rules(entries: pa.Array) -> list[str | None]:
-    """The rule that each signature breaks, as `signature_rule`, of rightly encoded entries: an array of binary."""
+    """The rule that each signature breaks, as `signature_rule`, of correctly encoded entries: an array of binary."""
     refused = _refused(entries) if LINKED else range(len(entries))
     rules: list[str | None] = [None] * len(entries)
     for i in refused:

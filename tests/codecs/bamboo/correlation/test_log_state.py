@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, Changes, KnownLog, Settled, needed
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES
+from wirehouse_codecs.bamboo.correlation.log_state import Changes, KnownLog, Settled, needed
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, Entry, decode, publish, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import payload_rule, verify

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.codecs.bamboo.log.test_paired_connections import captured, options, replicated, talk
+from tests.codecs.bamboo.log.test_paired_connections import captured, dialogue, options, replicated
 from tests.codecs.bamboo.session.peers import GREEDY, SAFE, metadata
 from tests.codecs.bamboo.simulator.simulated import judge
 from tests.support.landed import landed_packets
@@ -84,7 +84,9 @@ def test_what_links_to_forged_metadata_is_no_finding_of_its_own(
     log, setup = make_log(9), GREEDY if greedy else SAFE
     wrong = metadata(log.entries[3], **forged)
     said = [(side, wrong if packet == metadata(log.entries[3]) else packet) for side, packet in replicated(log, 9)]
-    rows = list(inspect(landed_packets(captured(talk(said))), options=options(client_setup=setup, server_setup=setup)))
+    rows = list(
+        inspect(landed_packets(captured(dialogue(said))), options=options(client_setup=setup, server_setup=setup))
+    )
     assert [row["rule"] for kind, row in rows if kind == VIOLATION] == [f"bamboo.{rule}"]
     verdicts = {int(row["seq"]): row["verdict"] for kind, row in rows if kind == ENTRY}
     assert (verdicts[2], verdicts[3], verdicts[4]) == ("valid", "invalid", "unknown")

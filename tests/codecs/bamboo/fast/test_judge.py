@@ -25,10 +25,11 @@ from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.simulator import simulator
 from wirehouse_codecs.bamboo.simulator.faults import FAULTS
-from wirehouse_codecs.bamboo.wire import bymux
-from wirehouse_codecs.bamboo.wire.bymux import Packet, Type
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.lzfoo import Deflater
-from wirehouse_codecs.bamboo.wire.messages import CompressedPayload, PointToPoint, ProposalCredit, Switch, encode
+from wirehouse_codecs.bamboo.wire.messages import CompressedPayload, PointToPoint, ProposalCredit, Switch
 from wirehouse_codecs.bamboo.wire.reader import Layer
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import VIOLATION, Log
@@ -152,7 +153,10 @@ def dialogue(
     """
     streams = {Layer.CONTROL: 0, Layer.DATA: 1}
     made: Made = [(A, encode(WIDE)), (B, encode(WIDE))]
-    made += [(A, bymux.encode(Packet(Type.CREDIT, 1, 1 << 14))), (B, bymux.encode(Packet(Type.CREDIT, 1, 1 << 30)))]
+    made += [
+        (A, bymux_packets.encode(Packet(Type.CREDIT, 1, 1 << 14))),
+        (B, bymux_packets.encode(Packet(Type.CREDIT, 1, 1 << 30))),
+    ]
     given = 1 << 14
 
     def write(side: Direction, packet: PointToPoint) -> None:
@@ -164,10 +168,10 @@ def dialogue(
             if side is B and stream:
                 given -= len(part)
                 if given < 1 << 12:
-                    made.append((A, bymux.encode(Packet(Type.CREDIT, 1, 1 << 14))))
+                    made.append((A, bymux_packets.encode(Packet(Type.CREDIT, 1, 1 << 14))))
                     given += 1 << 14
             if part:
-                made.append((side, bymux.write(stream, part)))
+                made.append((side, bymux_packets.write(stream, part)))
 
     for side in (A, B):
         write(side, ProposalCredit(9))
@@ -256,7 +260,7 @@ def test_entries_with_links_that_are_not_known_are_taken(taken: list[Spoken], bo
     other = {"other": long_log(), "other_first": 300} if both else {}
     made = dialogue(long_log(), 700, Random(4), first=300, **other)
     compare(pieces_of(made, repeat(100)), [])
-    sizes = np.concatenate([said.sizes for spoken in taken for said in spoken.said.values()])
+    sizes = np.concatenate([side_data.sizes for spoken in taken for side_data in spoken.by_side.values()])
     assert np.count_nonzero(sizes == 0) > 250
 
 
@@ -264,7 +268,7 @@ def test_of_very_many_packets_few_are_taken_at_once(
     logs: tuple[Any, Any], taken: list[Spoken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain_pieces, "_MOST_ROWS", 20)
-    writes = [(side, bymux.write(1, b"") * count) for side in (A, B) for count in (1, 5, 20, 21, 3, 3) * 4]
+    writes = [(side, bymux_packets.write(1, b"") * count) for side in (A, B) for count in (1, 5, 20, 21, 3, 3) * 4]
     assert compare(pieces_of([*dialogue(logs[0], 1, Random(1)), *writes], repeat(40)), [])
     assert 10 < max(spoken.bymux.shape[1] for spoken in taken) <= 20
 
@@ -289,14 +293,14 @@ def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed
 )
 def test_a_number_wider_than_it_need_be_is_odd(logs: tuple[Any, Any], kind: Type, widths: dict[str, int]) -> None:
     made = dialogue(logs[0], 60, Random(2))
-    made.insert(len(made) // 2, (A, bymux.encode(Packet(Type.CREDIT, 1, 9))))
+    made.insert(len(made) // 2, (A, bymux_packets.encode(Packet(Type.CREDIT, 1, 9))))
     at = max(at for at, (_, data) in enumerate(made) if data[0] >> 5 == kind)
     side, data = made[at]
-    read = bymux.Reader().receive(data)[0]
-    assert isinstance(read, bymux.Read)
+    read = bymux_packets.Reader().receive(data)[0]
+    assert isinstance(read, bymux_packets.Read)
     assert read.packet is not None
     wide = Packet(kind, read.packet.stream_id, read.packet.amount, **widths)
-    made[at] = side, bymux.encode(wide, data[len(data) - wide.content_bytes :])
+    made[at] = side, bymux_packets.encode(wide, data[len(data) - wide.content_bytes :])
     compare(pieces_of(made, iter(lambda: 1448, 0)), [])
 
 
@@ -307,17 +311,17 @@ def test_vectors(path: Any, size: int) -> None:
 
 
 def test_credits_of_created_streams_before_anything_is_written_there() -> None:
-    made: Made = [(A, encode(WIDE)), (B, encode(WIDE)), (B, bymux.encode(Packet(Type.CREDIT, None, 4)))]
-    made += [(A, bymux.encode(Packet(Type.WRITE, None, stream))) for stream in (0, 2)]
-    made += [(side, bymux.encode(Packet(Type.CREDIT, 0, 0))) for side in (A, B)]
-    made += [(side, bymux.encode(Packet(Type.CREDIT, 2, 1000 + i))) for i in range(20) for side in (B, A)]
+    made: Made = [(A, encode(WIDE)), (B, encode(WIDE)), (B, bymux_packets.encode(Packet(Type.CREDIT, None, 4)))]
+    made += [(A, bymux_packets.encode(Packet(Type.WRITE, None, stream))) for stream in (0, 2)]
+    made += [(side, bymux_packets.encode(Packet(Type.CREDIT, 0, 0))) for side in (A, B)]
+    made += [(side, bymux_packets.encode(Packet(Type.CREDIT, 2, 1000 + i))) for i in range(20) for side in (B, A)]
     assert compare(pieces_of(made, iter(lambda: 1448, 0)), []) > 0
 
 
 def simulated(**config: Any) -> Iterator[Made]:
     """What the sides of simulated connections write."""
-    for talk in simulator.connections(simulator.SimulatorConfig(**config)):
-        yield [(event.direction, event.data) for event in talk.events if isinstance(event, Send)]
+    for dialogue in simulator.connections(simulator.SimulatorConfig(**config)):
+        yield [(event.direction, event.data) for event in dialogue.events if isinstance(event, Send)]
 
 
 def compared(**config: Any) -> int:

@@ -22,8 +22,9 @@ from wirehouse_codecs.bamboo.log.conversation import Conversation as Talk
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.setup import Setup
-from wirehouse_codecs.bamboo.wire import bymux
-from wirehouse_codecs.bamboo.wire.bymux import Packet, Type
+from wirehouse_codecs.bamboo.wire import bymux_packets
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
     Cancel,
@@ -35,7 +36,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     ProposalCredit,
     SkipBytes,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Reader
 from wirehouse_codecs.core.rules import Place
@@ -112,9 +112,9 @@ def over_bymux(*said: tuple[Direction, PointToPoint]) -> Made:
     for side, packet in said:
         data = encode(packet)
         if isinstance(packet, Setup):
-            made.append((side, data + bymux.encode(Packet(Type.CREDIT, 1, 1 << 20))))
+            made.append((side, data + bymux_packets.encode(Packet(Type.CREDIT, 1, 1 << 20))))
         else:
-            made.append((side, bymux.write(streams[layer(packet)], data)))
+            made.append((side, bymux_packets.write(streams[layer(packet)], data)))
     return made
 
 
@@ -226,7 +226,7 @@ def test_a_connection_that_ends_within_a_packet(made: Made) -> None:
     ],
 )
 def test_a_packet_that_is_cut_is_kept_from_its_first_byte(made: Made, content: bytes, message: str) -> None:
-    said = [*made[:7], (B, bymux.write(1, content[:4])), (B, bymux.write(1, content[4:] or b"\x00"))]
+    said = [*made[:7], (B, bymux_packets.write(1, content[:4])), (B, bymux_packets.write(1, content[4:] or b"\x00"))]
     given = segments(said)
     # The last segment that says something, before those that end the connection.
     last = max(number for number, one in enumerate(given) if one.payload)
@@ -239,7 +239,7 @@ def test_a_packet_that_is_cut_is_kept_from_its_first_byte(made: Made, content: b
 
 
 def test_bytes_that_are_no_packet(made: Made) -> None:
-    for bad, rule in ((b"\xc0", "unknown_type"), (bymux.write(0, b"\x88"), "unused_control_byte")):
+    for bad, rule in ((b"\xc0", "unknown_type"), (bymux_packets.write(0, b"\x88"), "unused_control_byte")):
         rows = told(segments([*made[:4], (A, bad), (B, b"more")]))
         assert rules(rows) == [f"bamboo.{rule}"]
         quarantined = [row for row in rows if row["row_kind"] == "quarantine"]
@@ -320,7 +320,7 @@ def test_behind_a_packet_that_is_cut_the_next_one_is_read(made: Made) -> None:
 
 def test_a_hole_that_ends_within_a_payload_in_two_writes(made: Made) -> None:
     content = made[8][1][3:]
-    halves = [(B, bymux.write(1, content[:6])), (B, bymux.write(1, content[6:]))]
+    halves = [(B, bymux_packets.write(1, content[:6])), (B, bymux_packets.write(1, content[6:]))]
     whole = segments([*made[:8], *halves, *made[9:]])
     first, second = (n for n, one in enumerate(whole) if one.payload in (halves[0][1], halves[1][1]))
     every = packets(told(whole))
@@ -472,7 +472,7 @@ def test_the_client_is_the_proactive_side(made: Made) -> None:
 
 
 def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
-    huge = bymux.encode(Packet(Type.WRITE, 0, 1), b"\x00")[:-1].replace(b"\x01", b"", 1)
+    huge = bymux_packets.encode(Packet(Type.WRITE, 0, 1), b"\x00")[:-1].replace(b"\x01", b"", 1)
     huge = bytes([0x23, 0]) + (2**64 - 1).to_bytes(8, "big")
     rows = told(segments([*made[:4], (A, huge + bytes([0, 1]))]))
     assert "bamboo.truncated_packet" in rules(rows)
@@ -481,7 +481,7 @@ def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
 def test_what_was_begun_before_a_hole_is_kept_with_what_follows(made: Made) -> None:
     begin = sum(len(data) for side, data in made[:7] if side is B)
     packet = b"\x08\4abcd"
-    rows = told(segments([*made[:7], (B, bymux.write(1, packet[:3])), (B, b"lost"), (B, b"more")], lost={8}))
+    rows = told(segments([*made[:7], (B, bymux_packets.write(1, packet[:3])), (B, b"lost"), (B, b"more")], lost={8}))
     (kept,) = [row for row in rows if row["row_kind"] == "quarantine"]
     # After the header of the Write, which is told.
     assert (kept["byte_start"], kept["byte_end"]) == (begin + 3, begin + 3 + 3 + 8)
@@ -489,7 +489,7 @@ def test_what_was_begun_before_a_hole_is_kept_with_what_follows(made: Made) -> N
 
 def test_a_write_ends_where_its_bytes_would(made: Made) -> None:
     begin = sum(len(data) for side, data in made[:4] if side is A)
-    rows = told(segments([*made[:4], (A, bymux.write(0, b"\0\5\0\5")[:-2])]))
+    rows = told(segments([*made[:4], (A, bymux_packets.write(0, b"\0\5\0\5")[:-2])]))
     write = [row for row in rows if row["row_kind"] == "message" and row["direction"] == "client"][-2]
     assert (write["message"]["kind"], write["byte_start"], write["byte_end"]) == ("write", begin, begin + 7)
     assert rules(rows) == ["bamboo.truncated_packet"]

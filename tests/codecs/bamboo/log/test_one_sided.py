@@ -16,7 +16,7 @@ from tests.support.landed import landed, landed_packets
 from tests.support.searches import fast_first
 from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS, BambooOptions
-from wirehouse_codecs.bamboo.simulator.scenarios import WAYS
+from wirehouse_codecs.bamboo.simulator.scenarios import SCENARIOS
 from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, connections, source_options
 from wirehouse_codecs.captures.pcap import Packet, PacketCapture, to_batch
 from wirehouse_codecs.logs import inspection
@@ -25,7 +25,7 @@ from wirehouse_codecs.simulate.script import Conversation, merge, packets
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.link_types import ETHERNET
 
-LIVELY = SimulatorConfig(connections=6, entries=10, ways=len(WAYS))
+LIVELY = SimulatorConfig(connections=6, entries=10, ways=len(SCENARIOS))
 SHAPES = (
     LIVELY,
     replace(LIVELY, mode="safe", proactive="server", seed=3),

@@ -21,7 +21,8 @@ from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import ORDER, TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
-from wirehouse_codecs.bamboo.wire.bymux import Packet
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
     Cancel,
@@ -33,7 +34,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipPayload,
     SkipReason,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Reader
 from wirehouse_codecs.core.rules import Place
@@ -64,7 +64,7 @@ def replicated(log: Any, last: int = 4, number: int = 0, **asked: Any) -> Said:
     return said + [one for side, why in cancels for one in ((side, Cancel(why, number)), (side, over(number)))]
 
 
-def talk(
+def dialogue(
     said: Said, *, port: int = 40_000, at_ns: int = SECOND, closes: bool = True, **script: Any
 ) -> list[Conversation]:
     """Both connections of a session in which the sides say so, one packet a second."""
@@ -83,7 +83,7 @@ def talk(
 
 
 def captured(*talks: list[Conversation], keep: Callable[[int], bool] = lambda _: True) -> list[CapturedPacket]:
-    sent = conversations.merge(conversations.packets(one) for talk in talks for one in talk)
+    sent = conversations.merge(conversations.packets(one) for dialogue in talks for one in dialogue)
     return [packet for number, packet in enumerate(sent) if keep(number)]
 
 
@@ -120,7 +120,7 @@ def said(make_log: Callable[..., Any]) -> Said:
 
 
 def test_two_connections_are_one_session(said: Said) -> None:
-    rows = logged(captured(talk(said)))
+    rows = logged(captured(dialogue(said)))
     found = kinds(rows)
     assert (found["entry"], found["violation"], found["quarantine"], found["connection"]) == (4, 0, 0, 2)
     (session,), (proposal,) = of_kind(rows, "session"), of_kind(rows, "proposal")
@@ -173,13 +173,13 @@ def set_up(rows: Iterable[Row]) -> dict[str, Any]:
 def test_a_session_is_the_same_over_bymux_and_over_two_connections(name: str) -> None:
     said = packets_of(name)
     one = told(over_bymux(from_vector(name)))
-    assert content(logged(captured(talk(said)), **set_up(one))) == content(one)
+    assert content(logged(captured(dialogue(said)), **set_up(one))) == content(one)
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_windows_cut_anywhere_give_the_same_rows(said: Said, data: st.DataObject) -> None:
-    whole = captured(talk(said), talk(said, port=40_500, at_ns=8 * SECOND, closes=data.draw(st.booleans())))
+    whole = captured(dialogue(said), dialogue(said, port=40_500, at_ns=8 * SECOND, closes=data.draw(st.booleans())))
     lost = data.draw(st.sets(st.integers(0, len(whole) - 1), max_size=1))
     kept = [packet for number, packet in enumerate(whole) if number not in lost]
     cuts = data.draw(st.sets(st.integers(1, len(kept) - 1), max_size=4))
@@ -196,7 +196,9 @@ def comparable(rows: list[Row]) -> list[str]:
 def test_inspect_gives_the_rows_of_the_log(said: Said, make_log: Callable[..., Any]) -> None:
     other = replicated(make_log(2, log_id=7), 2)
     packets = captured(
-        talk(said), talk(other, port=41_000, at_ns=4 * SECOND), talk(said[4:], port=42_000, at_ns=9 * SECOND)
+        dialogue(said),
+        dialogue(other, port=41_000, at_ns=4 * SECOND),
+        dialogue(said[4:], port=42_000, at_ns=9 * SECOND),
     )
     looked = list(inspect(landed_packets(packets), options=options()))
     rows = logged(packets)
@@ -213,14 +215,14 @@ def test_inspect_gives_the_rows_of_the_log(said: Said, make_log: Callable[..., A
 @pytest.mark.parametrize("pairs", ["order", "next_port"])
 def test_pairs_of_the_same_addresses_are_told_apart(said: Said, make_log: Callable[..., Any], pairs: str) -> None:
     other = replicated(make_log(2, log_id=7), 2)
-    first, second = talk(said), talk(other, port=41_000, at_ns=SECOND + 10)
+    first, second = dialogue(said), dialogue(other, port=41_000, at_ns=SECOND + 10)
     rows = logged(captured(first, second), pairs=pairs)
     assert rules(rows) == []
     assert [row["proposal"]["server"]["sent"]["payloads"] for row in of_kind(rows, "proposal")] == [2, 4]
 
 
 def test_ports_tell_pairs_whose_order_does_not(said: Said, make_log: Callable[..., Any]) -> None:
-    (control, data), (control_2, data_2) = talk(said), talk(replicated(make_log(2, log_id=7), 2), port=41_000)
+    (control, data), (control_2, data_2) = dialogue(said), dialogue(replicated(make_log(2, log_id=7), 2), port=41_000)
     late = Conversation(data.client, data.server, SECOND + 500, data.events)
     packets = captured([control, late], [control_2, data_2])
     assert rules(logged(packets, pairs="next_port")) == []
@@ -229,7 +231,7 @@ def test_ports_tell_pairs_whose_order_does_not(said: Said, make_log: Callable[..
 
 def test_a_violation_ends_the_reading_of_both(said: Said) -> None:
     bad: Said = [*said[:6], said[5], (B, Switch(0)), (A, ProposalCredit(1))]
-    rows = logged(captured(talk(bad)))
+    rows = logged(captured(dialogue(bad)))
     assert rules(rows) == ["bamboo.out_of_turn"]
     rest = [
         (row["direction"], row["finding"]["message"], row["byte_end"] - row["byte_start"])
@@ -239,7 +241,7 @@ def test_a_violation_ends_the_reading_of_both(said: Said) -> None:
 
 
 def test_data_without_its_control_channel(said: Said) -> None:
-    _, data = talk(said)
+    _, data = dialogue(said)
     rows = logged(captured([data]))
     assert rules(rows) == []
     assert kinds(rows)["message"] == len([packet for _, packet in said if layer(packet) is Layer.DATA])
@@ -247,7 +249,7 @@ def test_data_without_its_control_channel(said: Said) -> None:
 
 
 def test_a_control_channel_without_its_data(said: Said) -> None:
-    control, _ = talk(said)
+    control, _ = dialogue(said)
     rows = logged(captured([control]))
     assert rules(rows) == []
     assert [row["session"]["data_connection_id"] for row in of_kind(rows, "session")] == [None]
@@ -255,14 +257,14 @@ def test_a_control_channel_without_its_data(said: Said) -> None:
 
 def test_what_the_capture_lacks_was_said_by_the_rules(said: Said) -> None:
     notes = {"link_unknown", "history_unknown", "proposal_not_answered", "truncated_packet", "hole"}
-    whole = captured(talk(said))
+    whole = captured(dialogue(said))
     for lost in range(len(whole)):
         for kept in (whole[:lost] + whole[lost + 1 :], whole[lost:]):
             assert {rule.partition(".")[2] for rule in rules(logged(kept))} <= notes, lost
 
 
 def test_a_pair_outlives_one_of_its_connections(said: Said) -> None:
-    control, data = talk(said)
+    control, data = dialogue(said)
     early = Conversation(
         control.client, control.server, control.opened_ns, [*list(control.events)[:4], Close(6 * SECOND, A)]
     )
@@ -287,9 +289,9 @@ def test_that_the_end_is_reached_is_judged_when_all_is_said(make_log: Callable[.
     at = next(n for n, (_, packet) in enumerate(said) if isinstance(packet, Cancel))
     assert said[at][1] == Cancel(CancelReason.END_REACHED, 0)
     early = [*said[:5], said[at], *said[5:at], *said[at + 1 :]]
-    assert rules(logged(captured(talk(early)))) == []
+    assert rules(logged(captured(dialogue(early)))) == []
     never = [one for one in said if not isinstance(one[1], RawPayload | Metadata)]
-    assert rules(logged(captured(talk(never)))) == ["bamboo.cancel_reason_untrue"]
+    assert rules(logged(captured(dialogue(never)))) == ["bamboo.cancel_reason_untrue"]
 
 
 def test_what_a_message_of_the_other_connection_may_have_allowed_is_judged_at_the_end(
@@ -302,9 +304,9 @@ def test_what_a_message_of_the_other_connection_may_have_allowed_is_judged_at_th
     allows = (A, Adjust(0, may_skip=True))
     cancelled = next(n for n, one in enumerate(skips) if isinstance(one[1], Cancel))
     for late in range(at, cancelled + 1):
-        assert rules(logged(captured(talk([*skips[:late], allows, *skips[late:]])))) == []
-    assert rules(logged(captured(talk(skips, closes=False)))) == []
-    whole = captured(talk(skips))
+        assert rules(logged(captured(dialogue([*skips[:late], allows, *skips[late:]])))) == []
+    assert rules(logged(captured(dialogue(skips, closes=False)))) == []
+    whole = captured(dialogue(skips))
     rows = logged(whole)
     assert rules(rows) == ["bamboo.skip_of_mandatory_payload"]
     (found,) = of_kind(rows, "violation")
@@ -312,7 +314,7 @@ def test_what_a_message_of_the_other_connection_may_have_allowed_is_judged_at_th
     assert newest(rows, "session")[0]["session"]["ended_by"] == "skip_of_mandatory_payload"
     for cut in range(1, len(whole), 3):
         assert comparable(logged(whole, [cut])) == comparable(rows)
-    allowed = captured(talk([*skips[:at], allows, *skips[at:]]))
+    allowed = captured(dialogue([*skips[:at], allows, *skips[at:]]))
     (lost,) = (n for n, packet in enumerate(allowed) if packet.data.endswith(encode(allows[1])))
     assert "bamboo.skip_of_mandatory_payload" not in rules(logged([*allowed[:lost], *allowed[lost + 1 :]]))
 
@@ -320,6 +322,6 @@ def test_what_a_message_of_the_other_connection_may_have_allowed_is_judged_at_th
 def test_a_switch_that_comes_before_its_proposal_breaks_no_rule(said: Said) -> None:
     at = next(n for n, (_, packet) in enumerate(said) if isinstance(packet, Switch))
     early: Said = [*said[: at - 2], said[at], *said[at - 2 : at], *said[at + 1 :]]
-    assert rules(logged(captured(talk(early)))) == []
+    assert rules(logged(captured(dialogue(early)))) == []
     never: Said = [*said[:at], (B, Switch(2)), *said[at + 1 :]]
-    assert rules(logged(captured(talk(never)))) == ["bamboo.switch_inactive"]
+    assert rules(logged(captured(dialogue(never)))) == ["bamboo.switch_inactive"]

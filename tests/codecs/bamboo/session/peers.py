@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.session.session import Session, Told
+from wirehouse_codecs.bamboo.session.effects import Effects
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import yamf
+from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import Entry
 from wirehouse_codecs.bamboo.wire.lipmaa import lipmaa
 from wirehouse_codecs.bamboo.wire.messages import (
@@ -22,7 +24,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     Propose,
     RawPayload,
     Switch,
-    encode,
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Read
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
@@ -60,7 +61,7 @@ class Peers:
     def __init__(self, setup: Setup | None = SAFE, *, credit: int = 8, **options: Any) -> None:
         self.options = BambooOptions(**options)
         self.session = Session(self.options)
-        self.told: list[Told] = []
+        self.told: list[Effects] = []
         self._at = dict.fromkeys(Role, 0)
         self._clock = 0
         self.rules: list[str] = []
@@ -87,7 +88,7 @@ class Peers:
             self._clock += 1
             read = Read(role, Place(self._clock, 1, b"c", self._clock), layer(packet), start, start + size, packet)
             restored = Session(self.options, snapshot=self.session.snapshot())
-            restored.peer_received = self.session.peer_received
+            restored.state.peer_received = self.session.state.peer_received
             told, again = self.session.receive(read), restored.receive(read)
             assert (again.broken, again.cursor_before, again.cursor_after) == (
                 told.broken,
@@ -103,11 +104,11 @@ class Peers:
     def received(self, role: Role, less: int = 0) -> Peers:
         """What `role` sends from here on, its host sends when it has received all so far, or some bytes less."""
         received = self._at[role.peer] - less
-        self.session.peer_received = lambda side, _: received if side is role else MAX_U64
+        self.session.state.peer_received = lambda side, _: received if side is role else MAX_U64
         return self
 
     @property
-    def last(self) -> Told:
+    def last(self) -> Effects:
         return self.told[-1]
 
     @property

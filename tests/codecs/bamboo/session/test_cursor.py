@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from wirehouse_codecs.bamboo.session.cursor import JUDGED, Cursor, Piece, Plan, Sent, Settings, Turn, judge, move
 from wirehouse_codecs.bamboo.setup import Channel, Role, agreed
 from wirehouse_codecs.bamboo.wire.bymux import Bymux, Delivered
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import decode_setup, encode
 from wirehouse_codecs.bamboo.wire.lipmaa import lower_pool, path, upper_pool
 from wirehouse_codecs.bamboo.wire.messages import (
     Adjust,
     Apology,
-    ChannelReader,
     CompressedPayload,
     DataPacket,
     Eagerness,
@@ -32,8 +33,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SkipPayload,
     SkipReason,
     Switch,
-    decode_setup,
-    encode,
     kind_of,
 )
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tests.codecs.bamboo.session.peers import GREEDY, SAFE, Peers, begun, confirm, metadata, over, propose, raw
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
+from wirehouse_codecs.bamboo.session.data import MOST_BEGUN
 from wirehouse_codecs.bamboo.session.machines import MACHINES
+from wirehouse_codecs.bamboo.session.pieces import MOST_HELD_BYTES
 from wirehouse_codecs.bamboo.session.proposals import (
     LIFE,
     MOST_HEARD,
@@ -27,7 +29,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     side_unlisted,
     unlisted,
 )
-from wirehouse_codecs.bamboo.session.session import MOST_BEGUN, MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.lipmaa import lipmaa
@@ -289,10 +291,10 @@ def test_rules(rule: str, log: Log, other: Log) -> None:
     broken = breaks(log, other)
     assert broken.rules == [rule]
     assert [one.rule.name for told in broken.told[:-1] for one in told.broken] == []
-    assert broken.session.ended_by == (rule if rule in ENDS else None)
+    assert broken.session.state.ended_by == (rule if rule in ENDS else None)
     kept = keeps(log, other)
     assert rule not in [one.rule.name for told in kept.told for one in told.broken]
-    assert kept.session.ended_by is None
+    assert kept.session.state.ended_by is None
 
 
 def test_nothing_is_taken_after_a_violation(log: Log, other: Log) -> None:
@@ -361,9 +363,9 @@ def test_of_ranges_that_overlap_one_is_dropped(
         side(propose(log, number, start, end, lower_info=start, upper_info=end))
         assert peers.rules == []
     assert [one.propose.id for one in peers.last.ended] == dropped
-    assert sorted(peers.session.proposals) == sorted({0, 1} - set(dropped))
+    assert sorted(peers.session.state.proposals) == sorted({0, 1} - set(dropped))
     for number, role in enumerate(Role):
-        assert peers.session.credit[role] == (1 if number in dropped else 0)
+        assert peers.session.state.credit[role] == (1 if number in dropped else 0)
     for number in dropped:
         assert peers._send(Role.PROACTIVE, [confirm(number)]).rules == ["cancel_or_adjust_inactive"]
 
@@ -437,7 +439,7 @@ def test_a_payload_in_pieces_of_all_kinds(make_log: Callable[..., Log]) -> None:
     payload = peers.last.payload
     assert payload is not None
     assert (payload.data, payload.packets, payload.rule, payload.checked) == (b"one two three four", 5, None, True)
-    assert peers.session.held == len(b"one two ")
+    assert peers.session.state.held == len(b"one two ")
 
 
 def test_a_payload_that_begins_at_an_offset(log: Log) -> None:
@@ -481,7 +483,7 @@ def test_payloads_that_are_begun_are_bounded(make_log: Callable[..., Log]) -> No
         peers.a(propose(log, 2 * number, seq, seq, lower_info=seq)).b(confirm(2 * number), Switch(2 * number))
         peers.b(m(log, seq, backlink=yamf.encode(log.hashes[seq - 1]) if seq > 1 else None), raw(b"p"))
         peers.b(Cancel(CancelReason.RESOURCES, 2 * number), over(2 * number))
-    assert len(peers.session._begun) == MOST_BEGUN
+    assert len(peers.session.state.begun) == MOST_BEGUN
 
 
 def test_a_retracted_entry_is_not_linked_to(log: Log) -> None:
@@ -538,7 +540,7 @@ def test_over_two_connections_the_confirmation_may_come_after_data(log: Log) -> 
     assert ahead().b(Adjust(0)).rules == ["confirmation_without_eagerness"]
     peers = ahead().b(confirm())
     assert peers.rules == []
-    assert peers.session.proposals[0].confirmed_at_ns == peers.last.read.place.arrived_at_ns
+    assert peers.session.state.proposals[0].confirmed_at_ns == peers.last.read.place.arrived_at_ns
 
 
 def test_an_apology_for_a_part_of_a_payload(log: Log) -> None:
@@ -606,7 +608,7 @@ def test_what_metadata_with_a_wrong_signature_says_blames_nobody(log: Log) -> No
 
 def test_where_bytes_are_missing_a_payload_alone_may_be_that_of_another_entry(log: Log) -> None:
     peers = again(log)
-    peers.session.proposals[2].partial = True
+    peers.session.state.proposals[2].partial = True
     assert peers.b(p(log, 3)).rules == []
 
 
@@ -681,8 +683,8 @@ def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:
     peers = begun(log).b(m(log, 1, payload_size=1 << 40))
     for _ in range(5):
         peers.b(raw(bytes(MOST_HELD_BYTES // 4)))
-        assert peers.session.held <= MOST_HELD_BYTES
-    assert (peers.session.held, peers.rules) == (0, [])
+        assert peers.session.state.held <= MOST_HELD_BYTES
+    assert (peers.session.state.held, peers.rules) == (0, [])
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -698,7 +700,7 @@ def test_a_payload_that_is_too_long_to_be_held_is_checked(make_log: Callable[...
     assert payload is not None
     assert (payload.data, payload.packets, payload.checked) == (None, 5, True)
     assert payload.rule == ("payload_hash_mismatch" if wrong else None)
-    assert (peers.session.held, peers.rules) == (0, [])
+    assert (peers.session.state.held, peers.rules) == (0, [])
 
 
 # Settings that cross the data
@@ -778,7 +780,7 @@ def test_what_was_retracted_unknown_to_a_side_counts_for_it(log: Log, less: int,
 def test_what_is_raised_is_ignored(log: Log) -> None:
     peers = begun(log, end=4).a(Adjust(0, end=9, upper_info=40))
     assert peers.rules == []
-    assert peers.session.proposals[0].plan.end == 4
+    assert peers.session.state.proposals[0].plan.end == 4
 
 
 def test_an_adjusted_end_has_its_upper_info_in_its_pool(log: Log) -> None:
@@ -929,8 +931,8 @@ def test_a_long_log_needs_little_memory(make_log: Callable[..., Log]) -> None:
         assert peers.rules == []
         if seq == 280:
             size = len(peers.session.snapshot())
-    assert len(peers.session.proposals[0].halves[Role.REACTIVE].heard) <= 2 * MOST_HEARD + 1
-    assert peers.session.held == 0
+    assert len(peers.session.state.proposals[0].halves[Role.REACTIVE].heard) <= 2 * MOST_HEARD + 1
+    assert peers.session.state.held == 0
     assert len(peers.session.snapshot()) < size + 10_000
 
 
@@ -978,7 +980,7 @@ def test_whatever_is_said_a_session_goes_on_or_says_why(log: Log, data: st.DataO
     metadata_too = data.draw(st.booleans())
     for first, packet in said:
         for each in (packet, m(log, 1)) if metadata_too else (packet,):
-            if peers.session.ended_by is None:
+            if peers.session.state.ended_by is None:
                 (peers.a if first else peers.b)(each)
 
 

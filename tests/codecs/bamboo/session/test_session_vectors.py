@@ -12,9 +12,10 @@ import pytest
 
 from tests.support.searches import fast_first
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.entry_rebuild import Known
 from wirehouse_codecs.bamboo.session.proposals import Heard
-from wirehouse_codecs.bamboo.session.session import Session, Told
+from wirehouse_codecs.bamboo.session.session import Session
 from wirehouse_codecs.bamboo.setup import Role
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.entries import decode
@@ -29,7 +30,7 @@ ROLES = {"a": Role.PROACTIVE, "b": Role.REACTIVE}
 SIDES = {"a": Direction.CLIENT, "b": Direction.SERVER}
 
 
-def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Reader, list[Told]]:
+def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Reader, list[Effects]]:
     """What a session makes of the vector's bytes, given in its segments, or, in these, `size` bytes at a time."""
     known = Known()
     for log, entries in vector["prior_store"].items():
@@ -44,7 +45,7 @@ def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Read
     reader, session = Reader(options), Session(options, known=known)
     streams = {side: base64.b64decode(stream["b64"]) for side, stream in vector["stream"].items()}
     at = dict.fromkeys(streams, 0)
-    found: list[Told] = []
+    found: list[Effects] = []
     for _, side, length in vector["segments"]:
         data = streams[side][at[side] : at[side] + length]
         at[side] += length
@@ -82,7 +83,7 @@ def test_every_step_is_as_expected(path: Path, size: int | None) -> None:
     assert sorted(got) == sorted(bymux)
 
 
-def shown(step: dict[str, Any], one: Told) -> dict[str, Any]:
+def shown(step: dict[str, Any], one: Effects) -> dict[str, Any]:
     """What `one` says about what the step tells."""
     packet = one.read.packet
     assert packet is not None

@@ -147,7 +147,7 @@ def test_who_keeps_to_the_rules_breaks_none(
     peers.b(Cancel(CancelReason.CONFIRMING, 0), over())
     rules += peers.rules
     assert set(rules) <= {"link_unknown"}
-    assert not peers.session.proposals
+    assert not peers.session.state.proposals
     assert peers.end() == []
     for told in peers.told:
         if told.entry is not None and told.entry.data is not None and told.entry.signature != bytes(64):
@@ -191,4 +191,4 @@ def test_adjusts_at_any_moment_break_nothing(log: Log, data: st.DataObject) -> N
     entries = [told.entry for told in peers.told if told.entry is not None]
     assert [entry.seq for entry in entries] == [seq for seq, is_payload in pieces if not is_payload]
     assert all(entry.data == log.entries[entry.seq].encode() for entry in entries)
-    assert peers.session.proposals[0].halves[Role.REACTIVE].versions
+    assert peers.session.state.proposals[0].halves[Role.REACTIVE].versions

@@ -19,7 +19,7 @@ from tests.support.simulators import assert_the_same_again
 from wirehouse_codecs.bamboo.inspection import recognises
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.setup import Channel
-from wirehouse_codecs.bamboo.simulator.scenarios import WAYS
+from wirehouse_codecs.bamboo.simulator.scenarios import SCENARIOS
 from wirehouse_codecs.bamboo.simulator.simulator import (
     OTHER_RECORDS,
     PORTS,
@@ -30,10 +30,11 @@ from wirehouse_codecs.bamboo.simulator.simulator import (
     simulate,
     source_options,
 )
-from wirehouse_codecs.bamboo.wire import bymux, entry_files
+from wirehouse_codecs.bamboo.wire import bymux_packets, entry_files
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
 from wirehouse_codecs.bamboo.wire.entries import decode
 from wirehouse_codecs.bamboo.wire.entry_verification import verify
-from wirehouse_codecs.bamboo.wire.messages import KINDS, CancelReason, ChannelReader, Eagerness
+from wirehouse_codecs.bamboo.wire.messages import KINDS, CancelReason, Eagerness
 from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import CONNECTION, QUARANTINE
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.property
 
 SMALL = SimulatorConfig(connections=2, entries=20, ways=0)
 #: All that may happen to legal traffic.
-LIVELY = replace(SMALL, connections=6, entries=10, ways=len(WAYS))
+LIVELY = replace(SMALL, connections=6, entries=10, ways=len(SCENARIOS))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def test_all_of_the_protocol_is_said(lively: Judged) -> None:
     kinds = {row["kind"] for row in lively.messages if row["channel"] != "bymux"}
     assert kinds == set(KINDS)
     assert {row["kind"] for row in lively.messages if row["channel"] == "bymux"} == {
-        kind.name.lower() for kind in bymux.Type
+        kind.name.lower() for kind in bymux_packets.Type
     }
     codes = {row["code"] for row in lively.messages} - {None}
     assert codes == {reason.value for reason in CancelReason} - {CancelReason.FORKED}

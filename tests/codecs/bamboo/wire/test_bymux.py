@@ -12,19 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.setup import INFINITE, VANILLA, Channel, Role, Start, agreed
-from wirehouse_codecs.bamboo.wire.bymux import (
-    JUDGED,
-    TRANSITIONS,
-    Bymux,
-    Delivered,
-    Input,
-    Packet,
-    Received,
-    State,
-    Type,
-    encode,
-    write,
-)
+from wirehouse_codecs.bamboo.wire.bymux import JUDGED, TRANSITIONS, Bymux, Delivered, Input, Received, State
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type, encode, write
 from wirehouse_codecs.core.errors import StateVersionError
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "bamboo" / "bymux.json").read_text())["vectors"]

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.setup import Channel, Setup
 from wirehouse_codecs.bamboo.wire import yamf
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import Received, decode_setup, encode
 from wirehouse_codecs.bamboo.wire.messages import (
     KINDS,
     Adjust,
@@ -21,7 +23,6 @@ from wirehouse_codecs.bamboo.wire.messages import (
     CancelEntry,
     Cancelled,
     CancelReason,
-    ChannelReader,
     CompressedPayload,
     Eagerness,
     Metadata,
@@ -30,14 +31,11 @@ from wirehouse_codecs.bamboo.wire.messages import (
     ProposalCredit,
     Propose,
     RawPayload,
-    Received,
     SendMode,
     SkipBytes,
     SkipPayload,
     SkipReason,
     Switch,
-    decode_setup,
-    encode,
     kind_of,
     send_mode,
 )

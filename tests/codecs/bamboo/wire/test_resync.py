@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.setup import Channel
-from wirehouse_codecs.bamboo.wire import bymux, resync
-from wirehouse_codecs.bamboo.wire.bymux import Packet, Type
-from wirehouse_codecs.bamboo.wire.messages import ChannelReader, Propose, Received, packet_at
+from wirehouse_codecs.bamboo.wire import bymux_packets, resync
+from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type
+from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
+from wirehouse_codecs.bamboo.wire.encoding import Received, packet_at
+from wirehouse_codecs.bamboo.wire.messages import Propose
 from wirehouse_codecs.bamboo.wire.resync import MOST_CONTENT_BYTES, Search
 
 CHANNELS = {0: Channel.CONTROL, 1: Channel.DATA}
@@ -21,7 +23,7 @@ def begins(data: bytes, at: int, channels: Mapping[int, Channel] = CHANNELS) -> 
     """Whether packets begin at a place, told without knowing anything of other places."""
     writes = 0
     for _ in range(16):
-        read = bymux.read_at(data, at) if at < len(data) else None
+        read = bymux_packets.read_at(data, at) if at < len(data) else None
         if read is None:
             return None
         packet, at = read.packet, read.byte_end
@@ -50,11 +52,11 @@ def is_none(received: Received) -> bool:
 
 PACKETS = [b"\x02", b"\x08\x02ab", b"\x08\x00", b"\x09\x05\x02ab", b"\x03\x05", b"\x00\x05", b"\x07\x20"]
 WRITES = st.builds(
-    bymux.write,
+    bymux_packets.write,
     st.sampled_from([0, 1, 1, 2]),
     st.lists(st.sampled_from(PACKETS), min_size=1, max_size=20).map(b"".join),
 )
-PINGS = st.sampled_from([Packet(Type.PING, 1), Packet(Type.CREDIT, 0, 32)]).map(bymux.encode)
+PINGS = st.sampled_from([Packet(Type.PING, 1), Packet(Type.CREDIT, 0, 32)]).map(bymux_packets.encode)
 JUNK = st.lists(st.sampled_from([0x20, 0x21, 0, 1, 2, 8, 3]), max_size=60).map(bytes)
 
 
