@@ -33,7 +33,8 @@ def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
 
 
 def rows(lake: Lake, statement: str) -> list[dict[str, Any]]:
-    return sql.rows(lake, statement).to_pylist()
+    found: list[dict[str, Any]] = sql.rows(lake, statement).to_pylist()
+    return found
 
 
 # Wallaroo
@@ -166,7 +167,7 @@ def series_of(calls: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.property
 def test_retries_are_runs_of_failed_calls(lake: Lake) -> None:
-    random, calls = Random(5), []
+    random, calls = Random(5), list[dict[str, Any]]()
     for publisher in "abcdefgh":
         at = 0
         for number in range(random.randrange(1, 12)):

@@ -92,7 +92,7 @@ def _none_reported(world: World) -> object:
     return world.publisher().header(126).end("SUCCESS", 118)
 
 
-def _without_proof(world: World) -> object:
+def _without_proof(world: World) -> Call:
     return world.publisher().header(121).items(121).ack(121)
 
 
