@@ -173,8 +173,8 @@ def test_retries_are_runs_of_failed_calls(lake: Lake) -> None:
         for number in range(random.randrange(1, 12)):
             at += random.randrange(1, 9)
             opened, at = at, at + random.randrange(1, 4)
-            row = {"call": f"{publisher}{number}", "publisher": publisher, "node": "n", "opened_at_ns": opened}
-            calls.append(row | {"ended_at_ns": at, "failed": random.choice([True, True, False])})
+            call = {"call": f"{publisher}{number}", "publisher": publisher, "node": "n", "opened_at_ns": opened}
+            calls.append(call | {"ended_at_ns": at, "failed": random.choice([True, True, False])})
         calls[-1]["failed"] = random.choice([True, None])
         if calls[-1]["failed"] is None:
             calls[-1]["ended_at_ns"] = None
