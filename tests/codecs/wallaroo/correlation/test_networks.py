@@ -18,12 +18,12 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 Row = dict[str, Any]
 
 
-@pytest.mark.parametrize("seed", fast_first(range(200), 8))
+@pytest.mark.parametrize("seed", fast_first(range(1_000), 8, most=60))
 def test_a_legal_network_breaks_no_rule(seed: int) -> None:
     assert found(segments(landed_packets(Network(seed).packets), PORT)) == set()
 
 
-@pytest.mark.parametrize("seed", fast_first(range(200, 400), 4))
+@pytest.mark.parametrize("seed", fast_first(range(1_000, 2_000), 4, most=60))
 def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     packets = captured(Network(seed).packets, {PORT}, any_tap(seed))
     assert found(segments(landed_packets(packets), PORT)) == set()
