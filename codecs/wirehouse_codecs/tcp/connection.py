@@ -69,8 +69,10 @@ class Connection:
             return False
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
+            # One that was refused may be tried again with the same number. Else it is a copy, as of a second tap.
+            was_used = theirs.has_begun or (theirs.initial != UNKNOWN and ours.has_begun)
             is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
-            return self.closed == "reset" and not answers and not is_copy
+            return self.closed == "reset" and not (was_used or answers or is_copy)
         if self.closed is not None:
             return True
         if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):

@@ -120,8 +120,8 @@ The end
   is ignored if the connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side,
   and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
-  (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
-  a copy does. Otherwise it is a retransmission.
+  before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
+  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored, and reported unless they are copies of bytes that were seen.
 - Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.

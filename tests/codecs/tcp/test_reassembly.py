@@ -1307,6 +1307,19 @@ def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
     assert plain(talk.send(C, 0, b"at last")) == [("client", 0, b"at last")]
 
 
+def test_a_second_tap_repeats_a_connection_after_its_reset() -> None:
+    def send(talk: Dialogue) -> list[object]:
+        sent = [talk.send(C, -1, flags=SYN), talk.send(S, -1, flags=SYN | ACK), talk.send(C, 0, b"question")]
+        sent += [talk.send(S, 0, b"answer", acknowledgment=8), talk.send(C, 8, flags=RST)]
+        return plain([event for events in sent for event in events])
+
+    talk = Dialogue()
+    assert send(talk) == ["open syn", ("client", 0, b"question"), ("server", 0, b"answer"), "closed reset"]
+    talk.ns += 3 * 10**9
+    assert send(talk) == []
+    assert talk.connection.client.ignored_bytes == 8
+
+
 def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
     for numbered in (True, False):
         talk = Dialogue()
