@@ -1,6 +1,6 @@
 """Carried state as text: a dataclass becomes versioned JSON, and JSON becomes the dataclass again.
 
-    CODEC = SnapshotCodec(ChainState, what="cardinal chain", version=4)
+    CODEC = SnapshotCodec(Counters, what="counters", version=4)
     text = CODEC.write(state)
     state = CODEC.read(text)
 

@@ -378,8 +378,12 @@ def test_of_packets_in_reverse_order_it_is_said(tmp_path: Path) -> None:
     path = tmp_path / "reversed.pcap"
     with path.open("wb") as stream:
         write_pcap(sent[::-1], stream)
-    *_, last = as_json(path, "wallaroo")
-    assert (last["type"], last["rule"], last["record_number"]) == ("violation", "capture.reversed", None)
+    for protocol in ("wallaroo", None):
+        *_, last = as_json(path, protocol)
+        assert (last["type"], last["rule"], last["record_number"]) == ("violation", "capture.reversed", None)
+    with path.open("wb") as stream:
+        empty = min(len(packet.data) for packet in sent)
+        write_pcap([packet for packet in sent[::-1] if len(packet.data) == empty], stream)
     with pytest.raises(ProtocolUnclearError) as raised:
         as_json(path)
     assert "the capture is in reverse order" in str(raised.value)

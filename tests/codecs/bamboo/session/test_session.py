@@ -644,7 +644,7 @@ def test_a_payload_too_large_to_be_inflated(log: Log, monkeypatch: pytest.Monkey
 
     # Of each packet 80 bytes are free; what is beyond is limited in all together.
     monkeypatch.setattr("wirehouse_codecs.bamboo.wire.decompression.FREELY_INFLATED", (0, 10))
-    monkeypatch.setattr("wirehouse_codecs.bamboo.wire.decompression.MOST_TOLD", (0, 10))
+    monkeypatch.setattr("wirehouse_codecs.bamboo.wire.decompression.MOST_REPORTED", (0, 10))
     peers = (
         Peers(max_inflated_bytes=200).a(propose(log, end=4)).b(confirm(), Switch(0), m(log, 1, payload_size=1 << 40))
     )

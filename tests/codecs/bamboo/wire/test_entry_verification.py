@@ -33,7 +33,7 @@ MakeLog = Callable[..., Log]
 def judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verification]:
     """`verify`, and the same with every log left to the readable judge."""
     if request.param == "readable":
-        monkeypatch.setattr(verifying, "_judge_plain", lambda *_: 0)
+        monkeypatch.setattr(verifying, "_judge_regular", lambda *_: 0)
     return verify
 
 
@@ -275,7 +275,7 @@ def test_verdicts_of_any_part_in_any_order(
         # Which branch of the fork is the first one depends on the order.
         assert row == rows[entry] or (row["log_id"] == 0 and row["seq"] >= 8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verifying, "_judge_plain", lambda *_: 0)
+        patch.setattr(verifying, "_judge_regular", lambda *_: 0)
         assert verify(part, signature_rules=[rules[entry] for entry in part]) == found
 
 
