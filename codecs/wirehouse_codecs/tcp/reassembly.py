@@ -66,8 +66,8 @@ Numbering
   nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
   as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
-  it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
-  modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+  it goes on where the last stray ended. Then reading continues with this one, and all before it is a hole (its length
+  is known modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
 
 Gaps and holes
 --------------
