@@ -291,7 +291,7 @@ def connection_id(
     """16 bytes that name a connection.
 
     `sequence` is the client's initial sequence number, or the first that was seen; the time is the first packet's.
-    `ordinal` tells connections of the same ports apart that began at one moment, as a coarse clock has it.
+    `ordinal` distinguishes connections of the same ports that began at one moment of a coarse clock.
     """
     name = source.encode()
     digest = hashlib.sha256(struct.pack(">I", len(name)) + name)

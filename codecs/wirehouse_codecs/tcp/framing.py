@@ -1,6 +1,6 @@
 """Both directions of a connection at once: the bytes of a run, and its frames in the order that pieces complete them.
 
-A protocol's compiled twin takes a run of delivered pieces as a `Feed`, cuts it with `CutFrames`, reads and judges the
+A protocol's fast path takes a run of delivered pieces as a `Feed`, cuts it with `CutFrames`, reads and judges the
 frames by their positions in `CutFrames.data`, and hands back what it did not take.
 """
 
@@ -105,7 +105,7 @@ class Positions(NamedTuple):
 
 
 #: Of `data` from `begin` to `end`, which is of the side with this number: where frames begin and end (int64, one more
-#: than frames), and where the bytes end that tell that no frame follows there; -1 = none do.
+#: than frames), and where the bytes end that show that no frame follows there; -1 = none do.
 Cut = Callable[[Array, int, int, int], tuple[Array, int]]
 
 

@@ -95,7 +95,7 @@ class Numbering(SideState):
         return min(max(distance(self._sent_from, self.expected), 0), most)
 
     def announce(self, sequence: int) -> None:
-        """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
+        """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
         self.begin(sequence)
         ahead = distance(self.expected, sequence)
         if not self.next_byte and not self._is_untouched and 0 < ahead < WINDOW_BYTES:

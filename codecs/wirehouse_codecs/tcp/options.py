@@ -1,4 +1,4 @@
-"""How connections are put together: the same options for every protocol over TCP, the table `[source.tcp]`."""
+"""How connections are reassembled: the same options for every protocol over TCP, the table `[source.tcp]`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The vectorised twin of `packets.read_packet`: all packets of a batch in one loop of machine code.
+"""The fast path of `packets.read_packet`: all packets of a batch in one loop of machine code.
 
-Both stand under the same tests; what a packet means is said there.
+Both stand under the same tests; what a packet means is documented there.
 """
 
 from __future__ import annotations

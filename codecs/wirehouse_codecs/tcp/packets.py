@@ -2,9 +2,9 @@
 
 Link types as of tcpdump.org/linktypes.html: Ethernet with VLAN tags (IEEE 802.1Q), Linux cooked v1 and v2, raw IP, BSD
 loopback. IPv4 (RFC 791), IPv6 with extension headers (RFC 8200, RFC 4302), TCP (RFC 9293). Checksums are not looked
-at: captures are taken before network cards fill them in. IP fragments are not put together.
+at: captures are taken before network cards fill them in. IP fragments are not reassembled.
 
-`parse` reads a batch at once; `read_packet` is its readable twin.
+`parse` reads a batch at once; `read_packet` is the reference path.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ How a passive reader can know
 
 Two hosts talk, and an observer writes down the packets that pass. Reassembly reads what the observer wrote. It can't
 ask for a packet again, as a receiver does. Packets are missing, come twice, come in another order, or come from two
-observers with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost.
+observers with two clocks. The order of arrival alone doesn't distinguish a late packet from a lost one.
 
 But each segment says more than its bytes. Its **sequence number** says where its sender's stream stands. Its
 **acknowledgment** says that its sender's host has all bytes of the other side before this number. So each host
@@ -55,7 +55,7 @@ Numbering
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
   of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
   alone ends this wait, without another segment.
-- What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
+- What a side had received is kept as the acknowledgment that shows it. Its position is computed when it is needed, so
   that it holds also when the other side is numbered later, or otherwise.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
   `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
@@ -263,7 +263,7 @@ class Flow:
         return ends_ns
 
     def expire(self, ns: int) -> list[Event]:
-        """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
+        """Drop a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
@@ -377,7 +377,7 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
 
 
 def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
-    """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
+    """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
     ours, _ = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
     if ours.expected != UNKNOWN or segment.flags & SYN or not has_bytes:
@@ -503,7 +503,7 @@ def _take_back(connection: Connection, side: Side, place: Place, *sequences: int
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
-    """Tell what waits no longer, and the holes that are due; all of them if the connection is `ending`."""
+    """Emit what waits no longer, and the holes that are due; all of them if the connection is `ending`."""
     events: list[Event] = []
     client, server = connection.client, connection.server
     if client.is_in_order and server.is_in_order and not ending:

@@ -68,7 +68,7 @@ class SideState:
     _other_assumed: bool = False
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = UNKNOWN
-    #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
+    #: Its bytes are numbered by what the other side acknowledged; nothing of its own differs yet.
     assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
@@ -90,7 +90,7 @@ class SideState:
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
     #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
-    #: numbered anew.
+    #: numbered again.
     _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
     #: The acknowledgment that was looked at last for this.
     noted_acknowledgment: int = field(default=UNKNOWN, repr=False)

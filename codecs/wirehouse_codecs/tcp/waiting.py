@@ -77,7 +77,7 @@ class Waiting(Numbering):
         return events
 
     def _time_gap(self, place: Place) -> None:
-        """What was before the next gap is told; the gap is known since the bytes between them arrived."""
+        """What was before the next gap was emitted; the gap is known since the bytes between them arrived."""
         if self._waiting:
             self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:
