@@ -94,6 +94,10 @@ def _horizon(source: Source) -> int:
     return HORIZON_NS
 
 
+#: Another connection of the host lacks bytes that came before.
+_LACKS: Final = "exists(lacking, one -> one.connection_id <> connection_id AND one.partial_at_ns <= arrived_at_ns)"
+
+
 class _Run:
     """What the tables of one run are made from."""
 
@@ -124,11 +128,22 @@ class _Run:
 
     @cached_property
     def _lacking(self) -> DataFrame:
-        """Hosts of clients with connections that lack bytes: an Init or messages may have come there. Of these the
-        first and the last, of which one is another than any connection if there is another."""
+        """Hosts of clients to which an Init may have come that wasn't captured."""
+        return self._partial.select("source", "host", F.lit(True).alias("lacks_init")).distinct()
+
+    @cached_property
+    def _lacking_messages(self) -> DataFrame:
+        """By window the hosts of clients with connections that lack bytes. Of these the two that did first: one of them
+        is another than any connection that is asked about, if there is another."""
+        hosts = self._partial.groupBy("source", "window_start", "host")
+        first = F.slice(F.array_sort(F.collect_list(F.struct("session.partial_at_ns", "connection_id"))), 1, 2)
+        return hosts.agg(first.alias("lacking"))
+
+    @cached_property
+    def _partial(self) -> DataFrame:
+        """Sessions that lack bytes as they stand at the end of each window, with their client's host."""
         lacking = self.log.where((F.col("row_kind") == SESSION) & F.col("session.partial"))
-        hosts = lacking.join(self._hosts, ["source", "connection_id"]).groupBy("source", "host")
-        return hosts.agg(F.min("connection_id").alias("first_lacking"), F.max("connection_id").alias("last_lacking"))
+        return lacking.join(self._hosts, ["source", "connection_id"])
 
     @cached_property
     def _addresses(self) -> DataFrame:
@@ -172,6 +187,7 @@ class _Run:
         """
         messages = self.log.where(_ANSWERED).join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
         messages = messages.join(F.broadcast(self._lacking), ["source", "host"], "left")
+        messages = messages.join(F.broadcast(self._lacking_messages), ["source", "window_start", "host"], "left")
         is_open = F.col("message.kind").startswith("index") & F.col("stream_address").isNull()
         messages = messages.withColumn("key", F.when(is_open, _name()))
         messages = messages.join(F.broadcast(self._addresses), ["source", "key"], "left")
@@ -196,7 +212,7 @@ class _Run:
         )
         keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
         is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
-        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("first_lacking").isNull()
+        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("lacks_init").isNull()
         event = (
             F.when(not_given, "asked")
             .when(kind.isin("create_response", "create_partitioned_response"), "init")
@@ -229,7 +245,7 @@ class _Run:
                 ),
                 "missed",
                 "stream_address",
-                F.expr("first_lacking <> connection_id OR last_lacking <> connection_id").alias("lacks"),
+                F.expr(_LACKS).alias("lacks"),
                 F.when(kind == "index_response", F.array_join("message.return_route", "=>")).alias("service"),
                 F.concat(F.coalesce("host", F.lit("")), F.lit(" "), F.nullif("requester", F.lit(""))).alias("asker"),
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),

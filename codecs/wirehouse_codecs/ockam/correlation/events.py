@@ -276,9 +276,10 @@ class Heard:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
             if isinstance(event, Asked | Saved):
                 connection_id = event.where.connection_id
-                lack = lacking.get(self._hosts.get(connection_id), set())
+                lack = lacking.get(self._hosts.get(connection_id), {})
                 if isinstance(event, Saved):
-                    event = replace(event, lacks=bool(lack - {connection_id}))
+                    others = (since_ns for one, since_ns in lack.items() if one != connection_id)
+                    event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
                 elif lack:
                     continue
             address = given[key][-1] if key in given else None
@@ -298,12 +299,12 @@ class Heard:
                 if event.stream_address not in addresses:
                     addresses.append(event.stream_address)
 
-    def _lacking(self) -> dict[str | None, set[bytes]]:
-        """By host of clients, its connections that lack bytes: an Init or messages may have come there."""
-        lacking: dict[str | None, set[bytes]] = {}
+    def _lacking(self) -> dict[str | None, dict[bytes, int]]:
+        """By host of clients, its connections that lack bytes, and since when: there more may have come."""
+        lacking: dict[str | None, dict[bytes, int]] = {}
         for connection_id, session in self._sessions.items():
             if session["partial"]:
-                lacking.setdefault(self._hosts.get(connection_id), set()).add(connection_id)
+                lacking.setdefault(self._hosts.get(connection_id), {})[connection_id] = session["partial_at_ns"]
         return lacking
 
     def _names_of_several(self) -> dict[str, list[tuple[str, str]]]:
