@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import is_hypothesis_test
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from wirehouse_orchestration import config
 from wirehouse_pipelines.lake.lake import Lake, Source
@@ -22,6 +22,9 @@ VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
 # Until all is collected.
 gc.disable()
+# No test depends on how fast the machine is.
+settings.register_profile("wirehouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("wirehouse")
 
 
 @pytest.fixture(scope="session", autouse=True)

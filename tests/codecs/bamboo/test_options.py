@@ -72,7 +72,7 @@ def test_what_is_agreed_on_before_bymux() -> None:
     assert existing.start() == agreed(5, 6, by_creation=False)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(all_options)
 def test_canonical_text_gives_the_options_back(options: BambooOptions) -> None:
     again = BambooOptions.from_canonical(options.canonical())

@@ -144,7 +144,7 @@ def test_a_file_that_is_cut_off_gives_all_up_to_there(kind: str) -> None:
     assert most > len(data) // 2
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(kind=st.sampled_from(sorted(FILES)), data=st.data())
 def test_a_garbled_file_loses_no_byte(kind: str, data: st.DataObject) -> None:
     open_, text = FILES[kind]
@@ -341,7 +341,7 @@ def test_extensions_that_are_none_are_passed_over(body: bytes) -> None:
     assert [row.name for row in rows] == ["1.blk"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data(), mode=st.sampled_from(["w", "w:gz"]))
 def test_a_garbled_archive_never_raises(data: st.DataObject, mode: str) -> None:
     garbled = bytearray(

@@ -233,7 +233,7 @@ def test_times_of_every_resolution(order: str, offset: int | None) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_time(units: int, resolution: int, offset: int) -> None:
     write = Pcapng()
     data = write.section() + write.interface(resolution=resolution, offset=offset) + write.enhanced(units, b"", 1)
@@ -590,7 +590,7 @@ def test_what_is_no_capture_of_packets_is_unreadable(data: bytes, said: str, pac
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_nothing_raises_whatever_the_bytes(data: st.DataObject) -> None:
     garbled = bytearray(FORMS[data.draw(st.sampled_from(sorted(FORMS)))](packets(3)))
     for _ in range(data.draw(st.integers(1, 4))):

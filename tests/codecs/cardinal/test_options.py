@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.cardinal import options as options_module
@@ -61,7 +61,6 @@ def test_weight_may_be_a_number() -> None:
     assert options.start == Start(1, bytes.fromhex(HASH), 12)
 
 
-@settings(deadline=None)
 @given(all_options)
 def test_canonical_text_gives_the_options_back(options: CardinalOptions) -> None:
     again = CardinalOptions.from_canonical(options.canonical())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.compiled import sha384 as hashing
@@ -20,7 +20,6 @@ Digests = Callable[[bytes, Any, Any, Any], bytes]
 
 @pytest.mark.parametrize("digests", [hashing.digests, hashing.by_hashlib], ids=["digests", "by_hashlib"])
 @given(st.binary(max_size=3), st.binary(max_size=9), Parts)
-@settings(deadline=None)
 def test_digests_are_those_of_hashlib(digests: Digests, prefix: bytes, before: bytes, parts: list[bytes]) -> None:
     data = np.frombuffer(before + b"".join(parts), np.uint8)
     ends = len(before) + np.cumsum([len(part) for part in parts], dtype=np.int32)

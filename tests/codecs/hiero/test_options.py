@@ -62,7 +62,7 @@ def test_nothing_given_is_the_default() -> None:
     assert (options.max_message_bytes, options.skipped_blocks) == (131_072_000, 5)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(all_options)
 def test_canonical_text_gives_the_options_back(options: HieroOptions) -> None:
     again = HieroOptions.from_canonical(options.canonical())

@@ -52,7 +52,7 @@ def test_nothing_given_is_the_default() -> None:
     assert "stream_index" in options.index_services
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(all_options)
 def test_canonical_text_gives_the_options_back(options: OckamOptions) -> None:
     again = OckamOptions.from_canonical(options.canonical())

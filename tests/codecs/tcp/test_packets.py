@@ -248,7 +248,7 @@ def test_a_batch_without_packets_has_no_rows() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_twin_is_the_readable_reader_on_damaged_packets(data: st.DataObject) -> None:
     rows = []
     for _ in range(data.draw(st.integers(1, 5))):
@@ -266,7 +266,7 @@ def test_the_twin_is_the_readable_reader_on_damaged_packets(data: st.DataObject)
 @given(st.sampled_from([0, 1, 12, 14, 101, 108, 113, 228, 229, 276, 5]), st.binary(max_size=120))
 @example(229, bytes.fromhex("60000000ffff0040") + bytes(32) + b"\0\0" * 500)
 @example(1, bytes.fromhex("000000000000000000000000") + bytes.fromhex("81000000") * 300)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_twin_is_the_readable_reader_on_any_bytes(link_type: int, data: bytes) -> None:
     assert twin(link_type, data) == read_packet(link_type, data)
 

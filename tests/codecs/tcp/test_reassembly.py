@@ -1807,7 +1807,7 @@ def states(result: Told) -> list[Any]:
 
 
 @given(exchanges(lossless=True))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_what_was_sent_comes_out_in_whatever_segments_and_order(
     exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]],
 ) -> None:
@@ -1822,7 +1822,7 @@ def test_what_was_sent_comes_out_in_whatever_segments_and_order(
 
 
 @given(exchanges(lossless=False), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_holes_and_bytes_make_up_the_stream_wherever_it_is_cut(
     exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]], data: st.DataObject
 ) -> None:
@@ -1883,7 +1883,7 @@ def assert_causal(segments: list[TcpSegment], events: list[Any]) -> None:
 
 
 @given(answered())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_lost_packet_is_a_hole_before_what_answers_it(
     script: tuple[dict[Direction, bytes], list[TcpSegment], int],
 ) -> None:
@@ -1902,7 +1902,7 @@ def test_a_lost_packet_is_a_hole_before_what_answers_it(
 
 
 @given(answered(), st.integers(1, 6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_packet_that_was_captured_late_is_told_before_what_answers_it(
     script: tuple[dict[Direction, bytes], list[TcpSegment], int], by: int
 ) -> None:
@@ -1942,7 +1942,7 @@ def garbage(draw: st.DrawFn) -> list[TcpSegment]:
 
 
 @given(garbage())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_segments_are_taken_within_limits_and_alike_wherever_they_are_cut(segments: list[TcpSegment]) -> None:
     options = TcpOptions(max_waiting_bytes=50, max_waiting_segments=4, compared_bytes=30)
     result = told(segments, options)

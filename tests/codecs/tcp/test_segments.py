@@ -120,7 +120,7 @@ def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:
 
 
 @given(conversations(), st.sampled_from([1, 7, 1000]), st.sampled_from([1, 40, 1 << 20]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_plain_segments_are_taken_as_each_by_itself(rows: list[Row], size: int, run_bytes: int) -> None:
     with patch.object(stream_log, "FEW_SEGMENTS", 1 << 40):
         expected = read(rows, 1000)

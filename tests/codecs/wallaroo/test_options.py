@@ -57,7 +57,7 @@ def test_times_that_are_not_given() -> None:
     assert (options.ack_timeout_ns, options.close_timeout_ns) == (10_000_000_000, 5_000_000_000)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(all_options)
 def test_canonical_text_gives_the_options_back(options: WallarooOptions) -> None:
     again = WallarooOptions.from_canonical(options.canonical())

@@ -186,7 +186,7 @@ def test_large_captures_are_cut_into_objects(place: Place, monkeypatch: pytest.M
     assert [record["record_number"] for _, record in place.records(manifest)] == list(range(1_000))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.builds(
@@ -214,7 +214,7 @@ def test_records_are_encoded_as_fastavro_reads_them(rows: list[Row], begin: int,
     _assert_encoded(object_writer.MESSAGES, batch, expected, block_bytes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.builds(
@@ -236,7 +236,7 @@ def test_packets_are_encoded_as_fastavro_reads_them(rows: list[Packet], begin: i
     _assert_encoded(object_writer.PACKETS, batch, [row._asdict() for row in rows[begin:]], block_bytes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.builds(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_pipelines.stages import pieces
@@ -54,7 +54,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pieces, name, value)
 
 
-@settings(deadline=None)  # The first call loads more of Arrow.
 @given(st.lists(ROW, max_size=60), st.sampled_from([1, 7]), st.sampled_from([1, 3]), st.sampled_from([1, 400, 1 << 20]))
 def test_each_buckets_rows_come_out_once_and_in_order(rows: list[Row], size: int, buckets: int, run: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

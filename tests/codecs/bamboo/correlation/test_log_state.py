@@ -113,7 +113,7 @@ def test_verdicts_are_the_strict_ones(name: str) -> None:
         assert (changes.log.forked_at, changes.log.verified_up_to) == (fork["position"], fork["log_valid_up_to"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_windows_cut_anywhere_end_the_same(data: st.DataObject) -> None:
     """Entries in any order, again or as parts, whole and cut into windows whose rows come in again from a table."""
@@ -137,7 +137,7 @@ def test_windows_cut_anywhere_end_the_same(data: st.DataObject) -> None:
         assert (told[one["entry_id"]]["verdict"], told[one["entry_id"]]["reason"]) == (said["verdict"], said["rule"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_of_a_settled_log_few_entries_tell_the_same(data: st.DataObject) -> None:
     """New entries of any kind, whole or as parts, in one window or two."""
@@ -188,7 +188,7 @@ def test_gaps_and_how_far_a_log_is_verified() -> None:
     assert (told.verified_up_to, told.length, told.missing) == (7, 9, [(8, 8)])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.permutations(range(1, 14)), st.integers(0, 13))
 def test_entries_with_unknown_links_are_completed_when_these_are_known(order: list[int], whole: int) -> None:
     """In any order: entry 1 has no link, so from it on all follow."""

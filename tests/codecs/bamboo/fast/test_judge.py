@@ -219,7 +219,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Spoken]:
     return told
 
 
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(max_examples=10, phases=PHASES)
 @given(seed=st.integers(0, 10**6), size=st.sampled_from([3, 60, 400, 1448, 20_000]), both=st.booleans())
 def test_plain_connections_are_those_of_the_readable_twin(
     logs: tuple[Any, Any], seed: int, size: int, both: bool
@@ -232,7 +232,7 @@ def test_plain_connections_are_those_of_the_readable_twin(
     assert compared or len(pieces) < 40 or size < 60
 
 
-@settings(max_examples=30, deadline=None, phases=PHASES)
+@settings(max_examples=30, phases=PHASES)
 @given(seed=st.integers(0, 10**6), size=st.sampled_from([60, 1448, 20_000]), other=st.sampled_from([None, 2, 3]))
 def test_logs_that_go_on_are_those_of_the_readable_twin(seed: int, size: int, other: Any) -> None:
     random = Random(seed)
@@ -273,7 +273,7 @@ def test_of_very_many_packets_few_are_taken_at_once(
     assert 10 < max(spoken.bymux.shape[1] for spoken in taken) <= 20
 
 
-@settings(max_examples=30, deadline=None, phases=PHASES)
+@settings(max_examples=30, phases=PHASES)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed: int, data: st.DataObject) -> None:
     random = Random(seed)

@@ -178,7 +178,7 @@ def test_rows_cover_every_byte_of_a_connection(made: Made) -> None:
         assert covered[-1][1] == sum(len(data) for sender, data in made if sender is side)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_windows_cut_anywhere_give_the_same_rows(made: Made, data: st.DataObject) -> None:
     lost = data.draw(st.sets(st.integers(0, len(made) - 1), max_size=1))
@@ -356,7 +356,7 @@ def whole_start(given: Sequence[TcpSegment], number: int) -> int:
     return sum(len(one.payload) for one in given[:number] if one.direction is given[number].direction)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_of_legal_sessions_that_are_cut_anywhere_nothing_is_found(made: Made, data: st.DataObject) -> None:
     whole = segments(from_vector("happy_1") if data.draw(st.booleans()) else made)
@@ -495,7 +495,7 @@ def test_a_write_ends_where_its_bytes_would(made: Made) -> None:
     assert rules(rows) == ["bamboo.truncated_packet"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_bytes_come_none_is_lost(made: Made, data: st.DataObject) -> None:
     garbled = list(made)

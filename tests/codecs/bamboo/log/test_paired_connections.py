@@ -176,7 +176,7 @@ def test_a_session_is_the_same_over_bymux_and_over_two_connections(name: str) ->
     assert content(logged(captured(dialogue(said)), **set_up(one))) == content(one)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_windows_cut_anywhere_give_the_same_rows(said: Said, data: st.DataObject) -> None:
     whole = captured(dialogue(said), dialogue(said, port=40_500, at_ns=8 * SECOND, closes=data.draw(st.booleans())))

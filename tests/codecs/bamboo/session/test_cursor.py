@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.session.cursor import JUDGED, Cursor, Piece, Plan, Sent, Settings, Turn, judge, move
@@ -77,7 +77,6 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(start, start if offset is not None else lower, end, upper, offset, draw(st.booleans()), sparse)
 
 
-@settings(deadline=None)
 @given(plans())
 def test_pieces_and_indexes(plan: Plan) -> None:
     count = min(200, plan.size)
@@ -92,7 +91,6 @@ def test_pieces_and_indexes(plan: Plan) -> None:
         assert [piece.seq for piece in listed if piece.is_payload] == list(inside)
 
 
-@settings(deadline=None)
 @given(plans(), st.integers(0, 80), st.integers(0, 40), st.booleans())
 def test_an_adjusted_end_keeps_the_place(plan: Plan, steps: int, lower_by: int, with_upper: bool) -> None:
     if plan.end is None:

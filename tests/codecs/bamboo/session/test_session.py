@@ -965,7 +965,7 @@ SAID = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), said=st.lists(st.tuples(st.booleans(), SAID), max_size=12))
 def test_whatever_is_said_a_session_goes_on_or_says_why(log: Log, data: st.DataObject, said: list[Any]) -> None:
     start = data.draw(st.sampled_from([1, 3, 8, 2**40, MAX_U64]))

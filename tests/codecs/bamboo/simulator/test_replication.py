@@ -114,7 +114,7 @@ PROPOSALS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(numbers=PROPOSALS, seed=st.integers(0, 2**32), greedy=st.booleans(), data=st.data())
 def test_who_keeps_to_the_rules_breaks_none(
     log: Log, numbers: dict[str, Any], seed: int, greedy: bool, data: st.DataObject
@@ -159,7 +159,7 @@ def test_who_keeps_to_the_rules_breaks_none(
         assert not rules
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_adjusts_at_any_moment_break_nothing(log: Log, data: st.DataObject) -> None:
     """The sender learns of each adjust some packets later, and goes by it from then on."""

@@ -125,7 +125,7 @@ packets = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(Role), packets), max_size=12), st.data())
 def test_cut_anywhere_it_is_the_same(sent: list[tuple[Role, bytes]], data: st.DataObject) -> None:
     start = agreed(0, 1, by_creation=True)

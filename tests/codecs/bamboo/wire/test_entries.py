@@ -63,7 +63,7 @@ def rule_of(data: bytes) -> str | None:
     return None if decoded.rule is None else decoded.rule.name
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(entries(), st.binary(max_size=3))
 def test_entries_come_back(entry: Entry, junk: bytes) -> None:
     data = entry.encode()
@@ -92,7 +92,7 @@ def test_entries_come_back(entry: Entry, junk: bytes) -> None:
     }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(entries())
 def test_an_entry_is_cut_everywhere(entry: Entry) -> None:
     data = entry.encode()
@@ -103,7 +103,7 @@ def test_an_entry_is_cut_everywhere(entry: Entry) -> None:
     assert rule_of(data + b"\0") == "trailing_bytes"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(entries(), st.data())
 def test_damaged_entries_never_pass_both_ways_or_raise(entry: Entry, data: st.DataObject) -> None:
     damaged = bytearray(entry.encode())

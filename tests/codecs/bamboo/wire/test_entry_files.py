@@ -182,7 +182,7 @@ def test_the_end_may_be_cut(make_log: MakeLog) -> None:
     assert whole(data + b"\x99")[-1] == Record(len(data), len(data) + 1, b"\x99", damage="no entry")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_binary_files_lose_no_byte_however_they_are_cut(make_log: MakeLog, data: st.DataObject) -> None:
     pieces = make_log(9).encoded()

@@ -261,7 +261,7 @@ def pool(make_log: MakeLog) -> list[bytes]:
     return [*log.encoded(), *branch.encoded(8, 9, 10), *other.encoded(), *odd, foreign.encode()]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_verdicts_of_any_part_in_any_order(
     pool: list[bytes], rules: Mapping[bytes, str | None], data: st.DataObject
@@ -284,7 +284,7 @@ def rules(pool: list[bytes]) -> Mapping[bytes, str | None]:
     return dict(zip(pool, signature_rules(pa.array(pool, pa.binary())), strict=True))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=400), max_size=4), st.booleans())
 def test_any_bytes(entries: list[bytes], with_payloads: bool) -> None:
     found = verify(entries, [b""] * len(entries) if with_payloads else None)

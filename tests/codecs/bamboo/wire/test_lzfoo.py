@@ -159,7 +159,7 @@ texts = st.builds(text, st.integers(0, 3), st.integers(0, 900))
 payloads = st.lists(st.binary(max_size=300) | texts | st.builds(bytes, st.integers(0, 700)), max_size=6)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(payloads, st.sampled_from([0, 1, 3, 16, 300, 70_000, varu64.MAX_U64]))
 def test_what_is_compressed_comes_back(sent: list[bytes], window: int) -> None:
     deflater, inflater = Deflater(window), Inflater(window)
@@ -195,7 +195,7 @@ def test_compression_is_worth_it() -> None:
     assert sum(sizes[100:]) < 0.5 * 200 * 200
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=40), st.integers(0, 60), st.sampled_from([0, 2, 300]), st.binary(max_size=20))
 def test_any_bytes(data: bytes, size: int, window: int, history: bytes) -> None:
     both(data, size, window, history)

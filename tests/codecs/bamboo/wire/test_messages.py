@@ -124,7 +124,7 @@ def one(channel: Channel, data: bytes) -> Received:
 
 @pytest.mark.parametrize(("channel", "packets"), [(CONTROL, control_packets), (DATA, data_packets)])
 def test_packets_come_back(channel: Channel, packets: st.SearchStrategy[PointToPoint]) -> None:
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     @given(st.lists(packets, max_size=5))
     def check(sent: list[PointToPoint]) -> None:
         received = read(channel, b"".join(map(encode, sent)))
@@ -138,7 +138,7 @@ def test_packets_come_back(channel: Channel, packets: st.SearchStrategy[PointToP
 
 @pytest.mark.parametrize(("channel", "packets"), [(CONTROL, control_packets), (DATA, data_packets)])
 def test_packets_are_cut_anywhere(channel: Channel, packets: st.SearchStrategy[PointToPoint]) -> None:
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(st.lists(packets, min_size=1, max_size=3), st.binary(max_size=2), st.integers(1, 70))
     def check(sent: list[PointToPoint], junk: bytes, piece_bytes: int) -> None:
         data = b"".join(map(encode, sent)) + junk
@@ -161,7 +161,7 @@ def test_packets_are_cut_anywhere(channel: Channel, packets: st.SearchStrategy[P
 
 
 @pytest.mark.parametrize("channel", Channel)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=400), size=st.integers(1, 50))
 def test_any_bytes(channel: Channel, data: bytes, size: int) -> None:
     reader = ChannelReader(channel, piece_bytes=64)

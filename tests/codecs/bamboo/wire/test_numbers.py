@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.wire import lipmaa, varu64, yamf
@@ -67,7 +67,6 @@ def test_lipmaa_as_the_crate() -> None:
         assert lipmaa.lipmaa_of(np.uint64(int(seq))) == int(target)
 
 
-@settings(deadline=None)
 @given(st.integers(1, varu64.MAX_U64))
 def test_compiled_lipmaa_is_the_same(seq: int) -> None:
     assert int(lipmaa.lipmaa_of(np.uint64(seq))) == lipmaa.lipmaa(seq)

@@ -60,7 +60,7 @@ PINGS = st.sampled_from([Packet(Type.PING, 1), Packet(Type.CREDIT, 0, 32)]).map(
 JUNK = st.lists(st.sampled_from([0x20, 0x21, 0, 1, 2, 8, 3]), max_size=60).map(bytes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), parts=st.lists(WRITES | PINGS | JUNK | st.binary(max_size=20), min_size=1, max_size=12))
 def test_found_is_what_is_found_without_remembering(data: st.DataObject, parts: list[bytes]) -> None:
     said = b"".join(parts).translate(bytes(range(160)) + bytes(96))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig, entries
@@ -43,7 +43,6 @@ CHANGED = st.builds(changed, st.sampled_from(ENTRIES), st.integers(0, 400), st.i
 PARTS = st.builds(with_parts, st.sampled_from(ENTRIES), st.sampled_from(ODD), st.sampled_from(ODD))
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(ENTRIES) | CHANGED | PARTS, max_size=12), st.integers(0, 3), st.integers(1, 5))
 def test_rules_are_those_of_each_entry_by_itself(listed: list[bytes], skipped: int, share: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -962,7 +962,7 @@ def events(draw: st.DrawFn) -> list[Event]:
     return told
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     events(), st.booleans(), st.integers(1, 3), st.sampled_from([2, HISTORY_LEAST]), st.sampled_from([4, MAX_BLOCKS])
 )
@@ -1058,7 +1058,7 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     return parents, weights, draw(st.permutations(range(1, size + 1)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees())
 def test_the_head_is_the_naive_one(tree: tuple[list[int], list[int], list[int]]) -> None:
     parents, weights, order = tree

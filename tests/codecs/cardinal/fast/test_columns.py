@@ -168,7 +168,7 @@ def test_damaged_messages() -> None:
     assert_twins(rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.none() | any_keys, st.none() | st.binary(max_size=90)), max_size=20))
 def test_any_bytes(rows: list[Row]) -> None:
     assert_twins(rows)

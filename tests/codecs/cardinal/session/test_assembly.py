@@ -481,7 +481,7 @@ def legal_stream() -> list[Message]:
     return [batch(*entries, Update(b"gone", delete=True)), *keyed, header(4), *items, header(0, OTHER_SUB)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.randoms(use_true_random=False))
 def test_shuffled_and_doubled_a_legal_stream_gives_the_same_content(order: random.Random) -> None:
     stream = legal_stream()
@@ -507,7 +507,7 @@ hostile = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(hostile, min_size=1, max_size=25))
 def test_a_longer_stream_only_adds_findings(messages: list[Message]) -> None:
     """So a block may be cut into windows anywhere; and what was complete stays as it was."""

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wirehouse_codecs.cardinal.rules import RULE
@@ -115,7 +115,6 @@ EXAMPLES: list[Message] = [
 ]
 
 
-@settings(deadline=None)
 @given(messages)
 def test_what_is_encoded_is_decoded(message: Message) -> None:
     assert decode(*encode(message)) == Decoded(message)
@@ -367,13 +366,11 @@ def test_memory_follows_the_bytes_that_are_there() -> None:
     assert peak < 50 * len(value)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 255]), st.binary(max_size=80), st.binary(max_size=120))
 def test_any_bytes_give_one_verdict(kind: int, tail: bytes, value: bytes) -> None:
     _assert_one_verdict(decode(bytes([kind]) + tail, value))
 
 
-@settings(deadline=None)
 @given(messages, st.data())
 def test_damaged_messages_give_one_verdict(message: Message, data: st.DataObject) -> None:
     key, value = encode(message)
@@ -412,7 +409,6 @@ def test_a_message_that_can_not_be_written_is_our_own_misuse(message: Message) -
     assert pickle.loads(pickle.dumps(refused.value)).fields == refused.value.fields
 
 
-@settings(deadline=None)
 @given(batches, st.randoms(use_true_random=False))
 def test_a_batch_has_one_digest_whatever_the_order(batch: Batch, random: object) -> None:
     shuffled = list(batch.updates)

@@ -908,7 +908,7 @@ def _say_anything(world: World, random: Random) -> None:
             random.choice([action for own, action in _NO_NUMBER if own in (kind, "any")])(call)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from(["A", "B", "B2"]))
 def test_anything_that_is_said_tells_the_same_through_windows(seed: int, profile: str) -> None:
     world, random = World(profile=profile), Random(seed)

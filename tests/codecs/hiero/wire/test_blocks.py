@@ -242,7 +242,7 @@ def test_items_one_byte_at_a_time_make_the_same_block(name: str) -> None:
     assert builder.finish() == found(name)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 11_061), max_size=4))
 def test_a_block_carried_over_between_pieces_is_the_same(cuts: list[int]) -> None:
     data = raw("cn073_tss_1.blk.gz")
@@ -311,7 +311,7 @@ def test_other_fields_of_the_file_are_counted() -> None:
     assert (read.damage, [block["unknown_fields"] for block in read.blocks], read.violations) == ([], [2], [])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_block_file_with_or_without_damage(data: bytes) -> None:
     read = read_blocks(data, "x.blk")
@@ -319,7 +319,7 @@ def test_any_bytes_are_a_block_file_with_or_without_damage(data: bytes) -> None:
     assert sum(block["item_bytes"] for block in read.blocks) <= len(data)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(
         ["sim062_1.blk", "sim069_1.blk", "sim054_1.blk", "cn073_tss_1.blk.gz", "cn078_tss_schnorr_4.blk.gz"]
@@ -421,7 +421,7 @@ def test_archives_of_every_form_and_names_of_any_length(form: int) -> None:
     assert (read.damage, read.capture.damage) == ([], None)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), min_size=1, max_size=3),
     summed=st.booleans(),

@@ -127,7 +127,7 @@ def cut_talks(draw: st.DrawFn) -> tuple[Frames, Script, dict[int, tuple[int, Dir
 
 
 @given(talk=cut_talks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_cut_frame_costs_itself_alone(
     wire: Any, talk: tuple[Frames, Script, dict[int, tuple[int, Direction, bytes]]]
 ) -> None:

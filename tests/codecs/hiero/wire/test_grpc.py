@@ -140,7 +140,7 @@ def test_messages_in_frames_of_any_size(encoding: str | None, data_bytes: int, w
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_frames_that_are_found_together_are_read_as_each_by_itself(wire: Any, data: st.DataObject) -> None:
     """Of two calls and of any size; with padding, broken prefixes, compression, other frames between, and gaps."""
     client, _, said = opening(wire)
@@ -454,7 +454,7 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("limits")
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
     """No crash, no byte is lost, and neither cuts nor snapshots change what is told."""
@@ -484,7 +484,7 @@ def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
         assert wire.whole(wire.stitched(wire.cut(sent, 40), started_late=late)) == events
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(client=st.binary(max_size=300), server=st.binary(max_size=300), late=st.booleans())
 def test_bytes_of_anything(client: bytes, server: bytes, late: bool, wire: Any) -> None:
     said = wire.script().say(C, client or b"x").say(S, server or b"x").said

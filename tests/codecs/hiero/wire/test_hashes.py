@@ -71,7 +71,7 @@ def test_a_tree_is_that_of_its_leaves(count: int) -> None:
     assert older.padded() == padded(NODES[:count])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_leaves_may_come_in_any_batches_and_be_carried_over(batches: list[int]) -> None:
     tree, old, at = Tree(b"\2"), Tree(b""), 0

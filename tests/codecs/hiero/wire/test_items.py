@@ -101,7 +101,7 @@ def compiled(data: bytes) -> tuple[list[Item], tuple[int, int], Fault | None]:
     return found, (unknown, several), fault
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(runs)
 def test_the_compiled_walk_is_the_readable_one(data: bytes) -> None:
     assert compiled(data) == readable(data)
@@ -138,7 +138,7 @@ def test_counts_and_bodies() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=runs, cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_pieces_of_any_size_give_the_same_items(data: bytes, cuts: list[int]) -> None:
     reader = ItemReader(LIMIT)
@@ -166,7 +166,7 @@ def test_an_item_above_the_limit_is_refused_by_its_length() -> None:
     assert reader.received == 6 + 3 + 6
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 5000), max_size=8), st.integers(0, 40), st.booleans())
 def test_an_item_that_is_too_large_to_be_held_is_told_without_its_end(
     cuts: list[int], number: int, carried: bool
@@ -353,7 +353,7 @@ def body_of(entry: bytes) -> bytes:
     return next(cut(entry)).body(0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(old_headers | new_headers)
 def test_a_header_of_both_layouts_comes_back(header: BlockHeader) -> None:
     decoded = decode_header(body_of(encode_header(header)))
@@ -371,7 +371,7 @@ def _fields(header: BlockHeader) -> dict[str, Any]:
     return {name: getattr(header, name) for name in BlockHeader.__dataclass_fields__}
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(proofs)
 def test_a_proof_of_every_kind_comes_back(proof: BlockProof) -> None:
     decoded = decode_proof(body_of(encode_proof(proof)))
@@ -422,7 +422,7 @@ def test_proofs_of_both_layouts_are_told_apart() -> None:
     assert unknown == DecodedItem(BlockProof(2), 1)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.binary(max_size=40), st.sampled_from([1, 9, 12]))
 def test_any_bytes_are_an_item_or_say_why_not(data: bytes, number: int) -> None:
     decoders = (decode_header, decode_footer, decode_proof)

@@ -267,7 +267,7 @@ def test_a_message_of_one_item_has_the_bytes_of_a_set_of_one() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("service", "direction"), CALLS)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_message_comes_back(name: str, service: Service, direction: Direction, data: st.DataObject) -> None:
     profile = PROFILES[name]
@@ -284,7 +284,7 @@ def test_every_message_comes_back(name: str, service: Service, direction: Direct
 
 
 @pytest.mark.parametrize(("service", "direction"), CALLS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.binary(max_size=40), name=st.sampled_from(NAMES))
 def test_any_bytes_give_a_message_or_a_rule(service: Service, direction: Direction, data: bytes, name: str) -> None:
     decoded = decode(data, service, direction, PROFILES[name])
@@ -426,7 +426,7 @@ def test_the_profile_by_package_and_setting() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("A0", "B0")])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_the_shape_of_a_message_never_tells_a_wrong_call(name: str, data: st.DataObject) -> None:
     """B0 looks as the old package in its acknowledgements, and A0 has no sets."""

@@ -115,7 +115,7 @@ def as_outer(theirs: Any) -> Outer:
     return Outer(**values, inners=tuple(map(as_inner, theirs.inners)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(outers)
 def test_written_and_read_as_the_reference_does(outer: Outer) -> None:
     data = protobuf.write(outer, OUTER)
@@ -136,7 +136,7 @@ fields = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(fields, max_size=5).map(b"".join) | st.binary(max_size=30))
 def test_any_bytes_are_read_or_refused_as_the_reference_does(data: bytes) -> None:
     ours = theirs = None

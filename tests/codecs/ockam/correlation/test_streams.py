@@ -469,7 +469,7 @@ def spoken(words: list[tuple[int, tuple[Any, ...]]]) -> list[Step]:
     return talk.steps
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TALKS, st.sampled_from(IndexConvention))
 def test_the_fold_tells_what_the_model_tells(words: list[Any], convention: IndexConvention) -> None:
     steps = spoken(words)
@@ -499,7 +499,7 @@ def assert_cut_anywhere(words: list[Any], cuts: set[int], convention: IndexConve
         assert newest(whole) == newest(parts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TALKS, st.sets(st.integers(0, 60), max_size=8), st.sampled_from(IndexConvention))
 def test_where_windows_are_cut_changes_nothing(words: list[Any], cuts: set[int], convention: IndexConvention) -> None:
     assert_cut_anywhere(words, cuts, convention)
@@ -517,7 +517,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_nor_does_it_where_room_is_short() -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(TALKS, st.sets(st.integers(0, 60), max_size=8))
     def cut(words: list[Any], cuts: set[int]) -> None:
         assert_cut_anywhere(words, cuts, NEXT)
@@ -530,7 +530,7 @@ def test_where_room_for_indexes_is_short_less_is_found_and_nothing_else(monkeypa
     # A client that was forgotten is another one.
     monkeypatch.setattr(streams, "MOST_CLIENTS", 2)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(TALKS)
     def compare(words: list[Any]) -> None:
         steps = spoken(words)

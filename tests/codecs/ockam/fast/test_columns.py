@@ -138,7 +138,7 @@ def assert_alike(written: bytes, envelope: Envelope, direction: Direction) -> pa
 
 @pytest.mark.parametrize("envelope", Envelope)
 @pytest.mark.parametrize("direction", Direction)
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(drawn=st.data())
 def test_frames_read_alike(envelope: Envelope, direction: Direction, drawn: st.DataObject) -> None:
     parts = drawn.draw(st.lists(frames(envelope, direction), max_size=5))
@@ -280,7 +280,6 @@ def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(octets=st.binary(max_size=8) | texts.map(str.encode))
-@settings(deadline=None)
 def test_text_is_told_as_python_tells_it(octets: bytes) -> None:
     try:
         octets.decode()

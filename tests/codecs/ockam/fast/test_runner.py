@@ -333,25 +333,25 @@ envelopes = st.sampled_from(Envelope)
 
 
 @given(seeds, envelopes)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_steady_traffic(seed: int, envelope: Envelope) -> None:
     check(seed, envelope, Chances(), count=300)
 
 
 @given(seeds, envelopes, st.sampled_from([2, 10, 50]))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_what_breaks_rules_and_what_is_rare(seed: int, envelope: Envelope, odd: int) -> None:
     check(seed, envelope, Chances(odd=odd))
 
 
 @given(seeds, envelopes, st.sampled_from([5, 40]))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_damaged_bytes_and_holes(seed: int, envelope: Envelope, damaged: int) -> None:
     check(seed, envelope, Chances(odd=40, damaged=damaged), holes=True)
 
 
 @given(seeds, envelopes)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_what_is_beyond_the_limits_of_what_is_held(seed: int, envelope: Envelope) -> None:
     with pytest.MonkeyPatch.context() as patch:
         narrow(patch)
@@ -469,7 +469,6 @@ def test_steady_traffic_is_plain() -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=60))
-@settings(deadline=None)
 def test_sets_in_compiled_loops_hold_what_intervals_hold(numbers: list[int]) -> None:
     most = 4
     expected = Intervals(most=most)

@@ -961,7 +961,7 @@ addresses = st.sampled_from(["stream", "stream_index", "orders_1", "a", "", "me"
 steps = st.tuples(st.booleans(), messages, addresses, addresses, st.sampled_from([0, 1, 4000]), st.integers(0, 20))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.booleans(), st.lists(steps, max_size=25), st.sampled_from(End))
 def test_whatever_is_said_is_told_and_a_snapshot_goes_on_as_the_session(
     late: bool, said: list[tuple[bool, Message | bytes, str, str, int, int]], how: End

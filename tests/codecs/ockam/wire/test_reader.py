@@ -419,7 +419,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     data=damaged() | st.binary(max_size=300),
     size=st.integers(1, 60),
@@ -430,7 +430,7 @@ def test_every_byte_is_told_once_however_it_comes(data: bytes, size: int, late: 
     assert told(data, size, late=late, envelope=choice) == told(data, late=late, envelope=choice)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(parts=st.lists(st.tuples(st.sampled_from(Direction), damaged(), st.integers(0, 40)), max_size=5))
 def test_holes_in_damaged_connections(parts: list[tuple[Direction, bytes, int]]) -> None:
     reader = Reader(OckamOptions())

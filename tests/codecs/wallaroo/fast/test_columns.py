@@ -120,7 +120,7 @@ def any_kind(name: str) -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), rest=st.binary(max_size=6), changed=st.none() | st.integers(0, 255))
 def test_frames_in_columns_are_those_of_the_readable_decoder(
     name: str, data: st.DataObject, rest: bytes, changed: int | None
@@ -338,7 +338,7 @@ def eager(kept: int = 64, at_once: int = 1000, ids: int = 1000) -> Iterator[None
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 30), late=st.integers(0, 4), forced=st.booleans())
 def test_runs_give_what_the_readable_twins_give(
     name: str, seed: int, steps: int, late: int, forced: bool, msg: Messages, greeting: Greetings

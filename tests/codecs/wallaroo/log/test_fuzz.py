@@ -39,7 +39,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("forced", [AUTO, *DIALECTS])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), late=st.booleans(), hole=st.booleans(), closed=st.booleans())
 def test_damaged_connections(forced: str, data: st.DataObject, late: bool, hole: bool, closed: bool) -> None:
     options = WallarooOptions(dialect=forced)

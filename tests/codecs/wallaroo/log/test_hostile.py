@@ -141,7 +141,7 @@ def mutated(draw: st.DrawFn) -> list[CapturedPacket]:
     return made
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(mutated(), st.sampled_from([AUTO, AUTO, *DIALECTS]))
 def test_mutated_captures_balance_and_the_twins_agree(captured: list[CapturedPacket], dialect: str) -> None:
     assert_balances(assert_twins_agree(of_packets(captured), dialect=dialect))
@@ -168,7 +168,7 @@ def garbage(draw: st.DrawFn) -> bytes:
     return b"".join(draw(st.lists(parts, max_size=12)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(list(Direction)), garbage()), max_size=6),
     st.sampled_from([b"", HELLO, DEV, DRAFT, b"HTTP/1.1 200 OK\r\n\r\n"]),
@@ -196,7 +196,7 @@ def test_garbage_anywhere_balances_and_the_twins_agree(
     assert_balances(assert_twins_agree(of_packets(packets(conversation, disturbed))))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(mutated(), st.sampled_from([None, PORT]), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8))
 def test_inspect_never_raises(captured: list[CapturedPacket], port: int | None, flips: list[tuple[float, int]]) -> None:
     stream = io.BytesIO()

@@ -847,7 +847,7 @@ def judge(frames: list[Received], name: str, cuts: set[int], late: bool) -> tupl
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), late=st.booleans())
 def test_cut_anywhere_and_carried_on_gives_the_same_outcomes(
     name: str, data: st.DataObject, late: bool, msg: Messages, greeting: Greetings

@@ -100,7 +100,7 @@ def frames(dialect: Dialect) -> st.SearchStrategy[Frame]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_every_frame_comes_back(name: str, data: st.DataObject) -> None:
     dialect = DIALECTS[name]
@@ -114,7 +114,7 @@ def test_every_frame_comes_back(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_a_cut_frame_is_malformed_or_shorter_and_junk_is_noted(name: str, data: st.DataObject) -> None:
     dialect = DIALECTS[name]
@@ -139,7 +139,7 @@ def test_a_cut_frame_is_malformed_or_shorter_and_junk_is_noted(name: str, data: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(body=st.binary(max_size=60))
 def test_any_bytes_give_a_frame_or_a_rule(name: str, body: bytes) -> None:
     decoded = decode(body, DIALECTS[name])

@@ -148,7 +148,7 @@ def garbled(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(garbled(), st.sampled_from(Direction), st.sampled_from([READINGS, *((each,) for each in READINGS)]))
 def test_a_start_is_where_the_readable_decoder_finds_a_row(
     data: bytes, direction: Direction, dialects: tuple[Dialect, ...]
@@ -171,7 +171,7 @@ def test_a_start_is_where_the_readable_decoder_finds_a_row(
     assert all(not whole[at] for at in passed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(garbled(), st.sampled_from(Direction), st.sampled_from([READINGS, *((each,) for each in READINGS)]))
 def test_nothing_is_looked_at_again_before_it_says_more(
     data: bytes, direction: Direction, dialects: tuple[Dialect, ...]
@@ -209,7 +209,7 @@ def told(data: bytes, sizes: list[int], *, cut: bool = False) -> list[Received]:
     return found + reader.finish(place(2))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(garbled(), st.lists(st.integers(1, 60), max_size=20))
 def test_a_start_is_found_alike_in_whatever_pieces_and_windows(data: bytes, sizes: list[int]) -> None:
     assert told(data, sizes, cut=True) == told(data, sizes)
@@ -358,7 +358,7 @@ INPUTS = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(st.lists(INPUTS, max_size=30), st.booleans(), st.sampled_from(["auto", "v3"]))
 def test_each_byte_is_told_once_whatever_waits_and_is_missing(
     inputs: list[tuple[Direction, bytes | int]], late: bool, dialect: str
