@@ -42,20 +42,21 @@ class Side(Holes):
             return events
         if fin and self.fin is None and end >= self.next_byte:
             self._end_at(end, place)
+        beyond = 0
         if self.fin is not None and end > self.fin:
             kept = payload[: max(self.fin - start, 0)]
-            ignored = len(payload) - len(kept)
-            self.ignored_bytes += ignored
+            beyond = len(payload) - len(kept)
+            self.ignored_bytes += beyond
             if kept:
-                self.ignore(Why.AFTER, ignored, place)
+                self.ignore(Why.AFTER, beyond, place)
             else:
-                self.judged = Judged(place, Fate.LATE, ignored)
+                self.judged = Judged(place, Fate.LATE, beyond)
             payload = kept
             end = self.fin
         differ: list[OverlapDiffers] = []
         if start < self.next_byte:
             seen = self.next_byte - start
-            differ += self._repeated(start, payload[:seen], place, is_all=end <= self.next_byte)
+            differ += self._repeated(start, payload[:seen], place, beyond, is_all=end <= self.next_byte)
             start, payload = self.next_byte, payload[seen:]
         if payload:
             # What fills a gap was probably sent before, and then its sender knew less.
@@ -86,8 +87,8 @@ class Side(Holes):
                 self._waiting.append(piece._replace(end=fin, data=data))
         self._limits = Limits.of(self._waiting)
 
-    def _repeated(self, start: int, data: bytes, place: Place, *, is_all: bool) -> list[OverlapDiffers]:
-        """Bytes from before `next_byte`; `is_all` if these are all of their segment."""
+    def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
+        """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
         self.retransmitted_bytes += len(data) - ignored
@@ -98,7 +99,7 @@ class Side(Holes):
         differ = self._compare(start, kept[first : first + len(data)], data, place)
         if is_all:
             fate = Fate.DIFFERS if differ else Fate.BEFORE if skipped else Fate.COPY
-            self.judged = Judged(place, fate, ignored)
+            self.judged = Judged(place, fate, ignored + beyond)
         else:
             self.ignore(Why.BEFORE, ignored, place)
         return differ

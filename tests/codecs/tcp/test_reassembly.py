@@ -1320,6 +1320,17 @@ def test_a_second_tap_repeats_a_connection_after_its_reset() -> None:
     assert talk.connection.client.ignored_bytes == 8
 
 
+def test_what_goes_beyond_a_fin_and_moves_to_the_next_connection_counts_there_alone() -> None:
+    talk = Dialogue()
+    talk.send(C, 7, flags=FIN | ACK, acknowledgment=4)
+    talk.ns += 10 * 10**9
+    talk.send(C, 3, bytes(6), acknowledgment=3)
+    before = talk.connection.client
+    given = [("client", 0, bytes(3)), ("client", 3, bytes(5))]
+    assert plain(talk.send(C, 0, bytes(3), SYN)) == ["closed reuse", "open syn", *given]
+    assert (before.ignored_bytes, before.retransmitted_bytes) == (0, 0)
+
+
 def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
     for numbered in (True, False):
         talk = Dialogue()
