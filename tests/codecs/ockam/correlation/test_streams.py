@@ -230,6 +230,8 @@ class ModelClient:
     floor: int | None = None
     unjudged: int = 0
     delivered: list[int] = field(default_factory=list)
+    #: Of what was delivered last.
+    brought: Where | None = None
     covered: set[int] = field(default_factory=set)
     lost: int = 0
     connections: set[bytes] = field(default_factory=set)
@@ -325,6 +327,7 @@ class Model:
         if event.consumer is not None:
             client = self.client(event.consumer, event.where)
             client.delivered += indexes
+            client.brought = event.where
             client.covered |= through | set(indexes)
             if client.floor is None or event.requested is None:
                 client.floor = max(begin, client.unjudged, client.floor or 0)
@@ -349,10 +352,14 @@ class Model:
         client, position = self.named(event), event.index + self.ahead
         if client.floor is None:
             client.floor = max(position, client.unjudged)
-        if client.delivered and position > max(max(client.delivered) + 1, client.floor):
+        # Only after a delivery on the same connection, in an earlier packet, is the order of both sure.
+        brought = client.brought
+        is_after = brought is not None and brought.connection_id == event.where.connection_id
+        is_after = is_after and brought != event.where
+        if is_after and position > max(max(client.delivered) + 1, client.floor):
             self.found.add(("save_ahead", event.where))
         below = {index for index in self.confirmed if client.floor <= index < position} - set(client.delivered)
-        if not client.delivered:
+        if not is_after:
             below = set()
         if below - client.covered:
             self.found.add(("consumer_hole", event.where))
