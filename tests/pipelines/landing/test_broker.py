@@ -177,7 +177,7 @@ def test_offsets_that_went_back_are_said(topic: Topic) -> None:
     assert manifest.offsets is not None
     storage = open_storage(topic.lake.root)
     write_manifest(storage, replace(manifest, offsets=replace(manifest.offsets, end=9)))
-    with pytest.raises(BrokerError, match=f"its offsets went back: {topic.name}/0 from 9 to 4; what comes at"):
+    with pytest.raises(BrokerError, match=f"its offsets went back: {topic.name}/0 from 9 to 4; new records at"):
         topic.land()
 
 

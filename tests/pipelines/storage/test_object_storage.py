@@ -147,7 +147,7 @@ def test_a_store_that_speaks_no_tls_is_said(root: str, monkeypatch: pytest.Monke
     address = os.environ["AWS_ENDPOINT_URL"].replace("http://", "https://me:secret@")
     monkeypatch.setenv("AWS_ENDPOINT_URL", address)
     monkeypatch.setattr(retry_policy, "ATTEMPTS", 1)
-    with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL") as refused:
+    with pytest.raises(StorageError, match=r"no trusted TLS certificate .* correct AWS_ENDPOINT_URL") as refused:
         open_storage(root).write("a", b"")
     assert "secret" not in str(refused.value)
 
