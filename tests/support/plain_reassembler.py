@@ -410,13 +410,12 @@ def _late(
         passed = next((ns for ns, at in acknowledgments if at > part.start), part.ns)
         known = min([passed, *(one.ns for one in parts if one.start >= part.end)])
         unheard = heard is not None and heard - packets[0].ns >= WAIT_NS and passed <= heard
-        if unheard or (part.ns - known >= WAIT_NS and not _is_wanted(part, parts, acknowledgments, known)):
+        if unheard or (part.ns - known >= WAIT_NS and not _is_wanted(part, acknowledgments, known)):
             late.append((part.start, part.end))
     return late
 
 
-def _is_wanted(part: _Part, parts: Sequence[_Part], acknowledgments: Sequence[tuple[int, int]], known: int) -> bool:
-    """Until the part came, the receiver said that it waits for the beginning of the part's gap."""
-    begins = max((one.end for one in parts if one.end <= part.start and one.ns < part.ns), default=part.start)
-    said = [at for ns, at in acknowledgments if known <= ns < part.ns]
-    return begins in said and max(said) == begins
+def _is_wanted(part: _Part, acknowledgments: Sequence[tuple[int, int]], known: int) -> bool:
+    """The receiver was heard while the gap could be filled, and acknowledged nothing of the part until it came."""
+    is_heard = any(known <= ns < known + WAIT_NS for ns, _ in acknowledgments)
+    return is_heard and all(at <= part.start for ns, at in acknowledgments if ns < part.ns)

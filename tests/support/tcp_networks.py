@@ -43,8 +43,9 @@ class Disturbance(StrEnum):
     SECOND_SYN_ACK = "second_syn_ack"
     #: A stranger sends a RST with a wrong number.
     INJECTED_RST = "injected_rst"
-    #: A timeout is longer than a reader waits for a gap.
+    #: What is lost is sent again by a timeout alone, once by one that is longer than a reader waits for a gap.
     LATE = "late_retransmission"
+    #: The capture begins in the middle, often shortly before a retransmission.
     MIDDLE = "start_in_the_middle"
     WRAP = "wrap"
     #: Two observers with two clocks, each near a host.
@@ -124,7 +125,8 @@ class _Network:
         self.tap_ns = random.choice((-20, -3, 0, 3, 20)) * _MS
         self.late = D.LATE in disturbances
         self.forgets = D.SECOND_SYN_ACK in disturbances
-        self.loss = random.choice((0.03, 0.1)) if D.LOSS in disturbances else 0.0
+        # Without losses nothing is sent again.
+        self.loss = random.choice((0.03, 0.1)) if {D.LOSS, D.LATE, D.MIDDLE} & disturbances else 0.0
         self.missed = random.choice((0.03, 0.1, 0.3)) if D.UNCAPTURED in disturbances else 0.0
 
     def _host(self, client: bool) -> _Host:
@@ -223,13 +225,15 @@ class _Network:
     def _watch(self, host: _Host) -> None:
         host.timer += 1
         if max(host.una, 0) < host.most and not host.is_dead:
-            timer, rto_ns = host.timer, host.rto_ns
-            if self.late and self.random.random() < 0.1:
-                rto_ns, self.late = 14 * _SECOND, False
-            self._at(rto_ns, lambda: self._time_out(host, timer))
+            timer = host.timer
+            self._at(host.rto_ns, lambda: self._time_out(host, timer))
 
     def _time_out(self, host: _Host, timer: int) -> None:
         if host.timer != timer or host.is_dead:
+            return
+        if self.late and host.is_open:
+            self.late = False
+            self._at(14 * _SECOND, lambda: self._time_out(host, timer))
             return
         host.rto_ns = min(2 * host.rto_ns, 3 * _SECOND)
         self._retransmit(host)
@@ -309,7 +313,7 @@ class _Network:
             self._watch(host)
         elif at == host.una < host.most and not packet.payload:
             host.duplicates += 1
-            if host.duplicates == 3:
+            if host.duplicates == 3 and D.LATE not in self.disturbances:
                 self._retransmit(host)
 
     def _take(self, host: _Host, at: int, packet: Packet) -> None:
@@ -396,7 +400,7 @@ class _Network:
             most = random.randint(1, self.mss)
             packets = [packet._replace(payload=packet.payload[:most]) for packet in packets]
         if D.MIDDLE in chosen:
-            packets = packets[random.randint(1, max(1, len(packets) // 2)) :]
+            packets = packets[self._middle(packets) :]
         if D.ONE_SIDED in chosen:
             seen = random.random() < 0.5
             packets = [packet for packet in packets if packet.client is seen]
@@ -404,6 +408,21 @@ class _Network:
             halved = random.choice(((True,), (False,), (True, False)))
             packets = [packet for packet in packets if packet.client not in halved or random.random() < 0.5]
         return packets
+
+    def _middle(self, packets: list[Packet]) -> int:
+        """Where the capture begins."""
+        random = self.random
+        ends: dict[bool, int] = {}
+        again = []
+        for number, packet in enumerate(packets):
+            if packet.payload:
+                end = _ahead(packet.first, self.hosts[packet.client].isn) + packet.sent
+                if end <= ends.get(packet.client, 0):
+                    again.append(number)
+                ends[packet.client] = max(end, ends.get(packet.client, 0))
+        if again and random.random() < 0.5:
+            return max(1, random.choice(again) - random.randint(0, 3))
+        return random.randint(1, max(1, len(packets) // 2))
 
     def _injected(self, packets: list[Packet]) -> list[Packet]:
         random = self.random

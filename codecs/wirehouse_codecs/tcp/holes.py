@@ -31,19 +31,21 @@ class Holes(Waiting):
         return events
 
     def tell_due_holes(self, place: Place) -> list[Event]:
-        """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
+        """Give up gaps that are old, but for what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
-        options = self.options
-        while (
-            self._gap_since_ns is not None
-            and not self.answers_wait
-            and (
-                self._holds_too_much
-                or (not self._is_wanted and place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns)
-            )
-        ):
-            events += self._tell_hole(place, self._gap_end, known=True)
+        while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
+            events += self._tell_hole(place, end, known=True)
         return events
+
+    def _due_end(self, place: Place) -> int:
+        """Up to where the gap is given up now."""
+        if self._gap_since_ns is None:
+            return 0
+        if self._holds_too_much:
+            return self._gap_end
+        if place.arrived_at_ns - self._gap_since_ns < self.options.hole_wait_ns:
+            return 0
+        return min(self._gap_end, self._acknowledged) if self._is_heard else self._gap_end
 
     def answers_are_due(self, place: Place) -> bool:
         """The next bytes have waited long for the other side, or too much waits behind them."""
@@ -88,11 +90,6 @@ class Holes(Waiting):
         while self._reach > self.next_byte:
             events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
         return events
-
-    @property
-    def _is_wanted(self) -> bool:
-        """The receiver has acknowledged no more than the bytes before the gap."""
-        return self._wanted == self.next_byte >= self._acknowledged
 
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.

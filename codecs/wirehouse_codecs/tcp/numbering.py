@@ -122,7 +122,6 @@ class Numbering(SideState):
         is_near = abs(ahead) < WINDOW_BYTES
         for name in ("_acknowledged", "_claimed", "_confirmed"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
-        self._wanted = UNKNOWN
         peer = self.peer
         if peer._receipts[-1][1]:
             # Of what was delivered nobody may have asked yet.
@@ -223,13 +222,10 @@ class Numbering(SideState):
             self.begin_at_acknowledgment(acknowledgment)
             return
         ahead = (acknowledgment - self.expected) & SEQUENCE_MASK
+        is_old = -ahead & SEQUENCE_MASK < WINDOW_BYTES
+        self._is_heard = self._gap_since_ns is not None and (self._is_heard or is_old or ahead < WINDOW_BYTES)
         if ahead >= WINDOW_BYTES:
-            if (
-                self.assumed
-                and self._is_untouched
-                and self._sent_from == UNKNOWN
-                and -ahead & SEQUENCE_MASK < WINDOW_BYTES
-            ):
+            if self.assumed and self._is_untouched and self._sent_from == UNKNOWN and is_old:
                 # This one was sent before that which the numbering was taken from.
                 self.begin(acknowledgment)
                 self.assumed = True
@@ -237,8 +233,6 @@ class Numbering(SideState):
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other, self._other_assumed = acknowledgment, True
             return
-        if not ahead and self._gap_since_ns is not None and self._acknowledged <= self.next_byte:
-            self._wanted = self.next_byte
         end = self.next_byte + ahead
         believed = end
         if end > max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:

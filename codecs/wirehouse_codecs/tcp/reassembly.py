@@ -74,8 +74,8 @@ Gaps and holes
 
 - A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
   options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
-  taken. If the receiver acknowledges the beginning of the gap and no more, it lacks the bytes too. Then time makes no
-  hole of the gap.
+  taken. Once the receiver was heard while there is a gap, time makes a hole only of what it acknowledged: what it
+  doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
   FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
   for each lost packet would be worse than a hole that is too long by a FIN.
@@ -185,7 +185,7 @@ __all__ = [
     "TcpSegment",
 ]
 
-FLOW_VERSION: Final = 16
+FLOW_VERSION: Final = 17
 
 
 class Flow:

@@ -68,7 +68,7 @@ class Side(Holes):
         before = self.next_byte
         events += self._release(place)
         if self._reach <= self.next_byte:
-            self._gap_since_ns = None
+            self._gap_since_ns, self._is_heard = None, False
         elif self._gap_since_ns is None or self.next_byte > before:
             self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
         return events
@@ -226,7 +226,7 @@ _NUMBERS: Final = (
     "_stray",
     "_other",
     "_other_assumed",
-    "_wanted",
+    "_is_heard",
     "assumed",
     "_opening",
     "_sent_from",

@@ -66,8 +66,8 @@ class SideState:
     #: so, only an acknowledgment or the first bytes.
     _other: int = UNKNOWN
     _other_assumed: bool = False
-    #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
-    _wanted: int = UNKNOWN
+    #: The receiver has acknowledged something since there is a gap: it lacks what it doesn't acknowledge, too.
+    _is_heard: bool = False
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own differs yet.
     assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.

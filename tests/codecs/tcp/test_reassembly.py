@@ -546,6 +546,34 @@ def test_time_alone_says_that_a_side_is_not_captured() -> None:
     assert talk.flow.expire(due_ns) == []
 
 
+@pytest.mark.parametrize("acknowledged", [0, 2, 3])
+def test_time_makes_no_hole_of_what_the_receiver_lacks_too(acknowledged: int) -> None:
+    talk = Dialogue().open()
+    assert plain(talk.send(C, 0, b"abc")) == [("client", 0, b"abc")]
+    assert talk.send(C, 6, b"ghi") == []
+    assert talk.send(S, 0, acknowledgment=acknowledged) == [], "also what was captured may have been lost behind"
+    assert talk.wait(11 * SECOND).send(C, 9, b"jkl") == []
+    assert plain(talk.send(C, 3, b"def")) == [("client", 3, b"def"), ("client", 6, b"ghi"), ("client", 9, b"jkl")]
+
+
+def test_time_makes_a_hole_of_what_the_receiver_has_of_a_gap() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 6, b"ghi")
+    talk.send(S, 0, acknowledgment=2)
+    assert plain(talk.wait(11 * SECOND).send(S, 0, acknowledgment=2)) == [("client", "hole", 0, 2)]
+    assert plain(talk.send(C, 2, b"cdef")) == [("client", 2, b"cdef"), ("client", 6, b"ghi")]
+
+
+def test_time_makes_a_hole_where_the_receiver_is_not_heard() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 3, b"def")
+    assert plain(talk.wait(11 * SECOND).send(C, 6, b"ghi")) == [
+        ("client", "hole", 0, 3),
+        ("client", 3, b"def"),
+        ("client", 6, b"ghi"),
+    ]
+
+
 @pytest.mark.parametrize("short", [True, False])
 def test_what_a_side_without_bytes_acknowledges_of_one_not_captured_is_a_hole_at_once(short: bool) -> None:
     talk = Dialogue()
@@ -572,7 +600,10 @@ def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
     talk.send(C, 0, b"a", acknowledgment=7)
     assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
     assert plain(talk.send(S, 9, b"!")) == []
-    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1, acknowledgment=10)) == [
+        ("server", "hole", 7, 9),
+        ("server", 9, b"!"),
+    ]
 
 
 def swapped(talk: Dialogue, *order: int) -> list[Any]:
@@ -891,7 +922,8 @@ def test_what_the_snap_length_cut_off_is_a_gap_that_may_be_filled() -> None:
     assert plain(talk.send(C, 0, b"abc", size=6)) == [("client", 0, b"abc")]
     assert talk.send(C, 6, b"ghi", size=6) == []
     assert plain(talk.send(C, 2, b"cdef")) == [("client", 3, b"def"), ("client", 6, b"ghi")]
-    assert plain(talk.wait(11 * SECOND).send(S, 0)) == [("client", "hole", 9, 12)]
+    assert talk.wait(11 * SECOND).send(S, 0, acknowledgment=9) == [], "the receiver lacks the rest, too"
+    assert plain(talk.send(S, 0, acknowledgment=12)) == [("client", "hole", 9, 12)]
     assert talk.connection.client.out_of_order == 1
 
 
