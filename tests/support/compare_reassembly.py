@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.plain_reassembler import Packet, Reading, Run, reassemble
+from tests.support.plain_reassembler import Packet, Reading, Run, distance, reassemble
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -82,6 +82,35 @@ def _with_bytes(packets: Iterable[Packet]) -> list[list[Event]]:
             connections.append([])
         connections[-1].append(event)
     return [one for one in connections if any(isinstance(event, Data | Hole) for event in one)]
+
+
+def forgotten(packets: Sequence[Packet], firsts: Mapping[bool, int]) -> dict[bool, set[int]]:
+    """Positions of bytes that the product did not deliver, although the receiver lacked them when they were captured.
+
+    The packets are those of one connection. Positions count from the bytes with the numbers `firsts`.
+    """
+    flow = Flow("compared", *_ENDPOINTS, TcpOptions())
+    events = [event for segment in as_segments(packets) for event in flow.receive(segment)]
+    assert flow.connection
+    sides = {client: flow.connection.sides(direction)[0] for client, direction in _SIDES.items()}
+    events += flow.expire(2**62)
+    lacked: dict[bool, set[int]] = {True: set(), False: set()}
+    received: dict[bool, int] = {}
+    for packet in packets:
+        client = packet.client
+        if packet.rst:
+            continue
+        if client in received:
+            at = distance(packet.first, firsts[client])
+            lacked[client] |= set(range(max(at, received[client]), at + len(packet.payload)))
+        if packet.acknowledgment is not None:
+            at = distance(packet.acknowledgment, firsts[not client])
+            received[not client] = max(received.get(not client, at), at)
+    for client, side in sides.items():
+        first = distance(side.expected, firsts[client]) - side.next_byte
+        for run in runs(events, client):
+            lacked[client] -= set(range(first + run.start, first + run.end)) if run.data is not None else set()
+    return lacked
 
 
 def runs(events: Iterable[Event], client: bool) -> tuple[Run, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compare_reassembly import connections, differences, differences_in_turn
+from tests.support.compare_reassembly import connections, differences, differences_in_turn, forgotten
 from tests.support.plain_reassembler import WAIT_NS, Packet, Run, distance, reassemble
 from tests.support.searches import fast_first
 from tests.support.tcp_networks import Disturbance, Simulated, simulate
@@ -30,6 +30,16 @@ def assert_equal(simulated: Iterable[tuple[int, Simulated]]) -> None:
 @pytest.mark.parametrize("disturbance", Disturbance)
 def test_one_disturbance_alone(disturbance: Disturbance) -> None:
     assert_equal((seed, simulate(seed, frozenset({disturbance}))) for seed in range(50))
+
+
+@pytest.mark.parametrize("disturbance", [Disturbance.MIDDLE, Disturbance.LOSS, Disturbance.REORDERING])
+@pytest.mark.parametrize("first", fast_first(range(0, 1000, 100)))
+def test_what_nobody_had_acknowledged_is_delivered(first: int, disturbance: Disturbance) -> None:
+    """Where a stream begins and which gaps are holes, from what both hosts knew."""
+    for seed in range(first, first + 100):
+        simulated = simulate(seed, frozenset({disturbance}))
+        forgot = forgotten(simulated.packets, simulated.firsts)
+        assert not any(forgot.values()), (seed, forgot)
 
 
 @pytest.mark.parametrize("first", fast_first(range(0, 10_000, MANY)))
