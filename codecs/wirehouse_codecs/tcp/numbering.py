@@ -268,6 +268,10 @@ class Numbering(SideState):
         at = bisect_left(self._receipts, (byte_end,)) - 1
         return 0 if at < 0 else self._receipts[at][1]
 
+    def is_late(self, byte_end: int) -> bool:
+        """Nobody knows when the byte before `byte_end` was sent: its first sending, or one before it, wasn't captured."""
+        return byte_end <= self._late_end
+
     def note_received(self, start: int, received: int) -> None:
         """The bytes from `start` on were sent after `received` bytes of the other side came in."""
         if received > self._receipts[-1][1]:

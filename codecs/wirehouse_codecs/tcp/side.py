@@ -232,6 +232,7 @@ _NUMBERS: Final = (
     "_sent_from",
     "unproven",
     "_reported",
+    "_late_end",
     "_gap_since_ns",
     "_gap_end",
 )

@@ -66,6 +66,8 @@ class Waiting(Numbering):
     def _deliver_piece(self, piece: Piece, place: Place) -> Data:
         if piece.received != UNKNOWN:
             self.note_received(piece.start, max(self.peer.received(piece.needs.acknowledgment), piece.received))
+        if piece.received == UNKNOWN or piece.arrived_at_ns < place.arrived_at_ns:
+            self._late_end = piece.end
         self._waiting_bytes -= len(piece.data)
         return self.deliver(piece.data, place)
 

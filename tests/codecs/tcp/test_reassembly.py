@@ -720,6 +720,32 @@ def test_what_is_numbered_anew_says_nothing_of_who_had_acknowledged_none_of_it()
     assert talk.connection.server.peer_received(6) == 5
 
 
+def test_what_fills_a_gap_is_late_and_so_is_what_waited_for_it() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    talk.send(C, 6, b"ghi")
+    talk.send(C, 3, b"def")
+    talk.send(C, 9, b"jkl")
+    client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
+    assert [client.is_late(end) for end in (6, 9, 10, 12)] == [True, True, False, False]
+
+
+def test_what_comes_in_order_or_twice_is_not_late() -> None:
+    talk = Dialogue().open()
+    for start in (0, 3, 0, 3):
+        talk.send(C, start, b"abc")
+    talk.send(S, 0, b"answer", acknowledgment=6)
+    assert not talk.connection.client.is_late(1)
+    assert not talk.connection.server.is_late(1)
+
+
+def test_what_waited_for_the_other_side_is_late() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"answer", acknowledgment=6)
+    talk.send(C, 0, b"abcdef")
+    assert (talk.connection.client.is_late(6), talk.connection.server.is_late(6)) == (False, True)
+
+
 def test_who_is_heard_first_with_an_answer_knew_more() -> None:
     for payload, knew in ((b"", 0), (b"answer", 1)):
         talk = Dialogue()

@@ -102,7 +102,7 @@ class Known:
             else:
                 call.answered_ns = event.at_ns
             # Within a packet, which releases what waits for it, both sides have no order.
-            if call.sent_ns == call.answered_ns:
+            if call.sent_ns == call.answered_ns or event.told.get("late"):
                 self._node(call.node).early_ns = event.at_ns
         call.last_ns, call.changed = event.at_ns, True
         return call

@@ -213,7 +213,9 @@ class Publishers(Known):
     def _before(self, pending: Pending, call: Call, event: Event) -> bool:
         """What awaits the proof was said before it: it is known of one connection, and of several by time only."""
         waited_ns = event.at_ns - pending.where.arrived_at_ns
-        return waited_ns > (0 if pending.call == call.call else self._options.in_flight_ns)
+        if pending.call == call.call:
+            return waited_ns > 0
+        return waited_ns > self._options.in_flight_ns and not event.told.get("late")
 
     def _end_stream(self, call: Call, event: Event) -> None:
         node, code = self._node(call.node), event.told["meaning"]

@@ -450,6 +450,8 @@ class Calls:
         rpc.counts["message_bytes"] += event.length
         told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
         told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self._received(where)}
+        if self._connection is not None:
+            told["late"] = self._connection.sides(where.direction)[0].is_late(where.byte_end)
         about = self._about(rpc)
         self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
 

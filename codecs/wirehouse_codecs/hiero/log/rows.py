@@ -57,6 +57,7 @@ MESSAGE_TYPE: Final = pa.struct(
         ("inflated_bytes", pa.int64()),
         ("encoding", pa.string()),
         ("peer_received", pa.int64()),
+        ("late", pa.bool_()),
         ("unknown_fields", pa.int64()),
         ("ignored", pa.string()),
     ]

@@ -722,6 +722,20 @@ def test_packets_of_two_connections_may_have_changed_places(after_ms: int, found
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
+@pytest.mark.parametrize(("late", "found"), [(True, []), (None, ["ack_order"]), (False, ["ack_order"])])
+def test_when_a_proof_was_sent_that_came_late_is_not_known(late: bool | None, found: list[str]) -> None:
+    """The node may have had it when it acknowledged the block on another connection."""
+    world = World()
+    sender, told = world.publisher("A").header(121).items(121), world.publisher("B")
+    told.ack(121)
+    world.now_ns += 300 * MS
+    sender.proof(121).block_end(121)
+    for row in world.rows:
+        if row["message"] and row["message"]["proof"] is not None:
+            row["message"]["late"] = late
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
 def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> None:
     world = World()
     call = world.publisher().header(121).items(121).ack(121)
