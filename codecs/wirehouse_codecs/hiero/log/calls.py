@@ -402,10 +402,11 @@ class Calls:
         if message is None:
             rule, reason = broken[0]
             # After missing bytes a message may have been taken to begin where none does.
-            named = None if rpc.partial else RULE[rule].id
+            is_framed = self._is_framed(rpc, direction)
+            named = RULE[rule].id if is_framed else None
             finding = {"rule": named, "severity": None, "message": reason}
             self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
-            if not rpc.partial:
+            if is_framed:
                 self._find(rule, reason, place, where, rpc)
             self._miss(rpc, place)
             return
@@ -611,6 +612,10 @@ class Calls:
         if self._connection is None:
             return None
         return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
+
+    def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
+        """A side's messages on the call begin where they seem to: none of its bytes are missing since the call began."""
+        return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
 
     @property
     def _is_one_sided(self) -> bool:

@@ -148,3 +148,12 @@ def test_a_fault_is_found_although_packets_behind_it_are_missing(
     captured = part_of(packets, side, share, seed, nodes=FAULT_NODES, after_ns=found_ns)
     found = judge_landed(captured, HieroOptions(profile=profile), *PORTS).found
     assert {rule: count for rule, count in found.items() if rule in RULE} == {name: 1}
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"),
+    [(S, "malformed_message"), (S, "item_refused"), (S, "structure"), (S, "chain"), (C, "code_set")],
+)
+def test_what_the_bytes_of_one_side_show_is_found_without_the_other(missing: Direction, name: str) -> None:
+    packets, _ = faulty("B", name)
+    assert severe(part_of(packets, missing, 0.0, nodes=FAULT_NODES), HieroOptions(profile="B")) == [name]
