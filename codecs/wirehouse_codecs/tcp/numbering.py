@@ -269,7 +269,7 @@ class Numbering(SideState):
         return 0 if at < 0 else self._receipts[at][1]
 
     def is_late(self, byte_end: int) -> bool:
-        """Nobody knows when the byte before `byte_end` was sent: its first sending, or one before it, wasn't captured."""
+        """Nobody knows when the byte before `byte_end` was sent first: it came late, or one before it did."""
         return byte_end <= self._late_end
 
     def note_received(self, start: int, received: int) -> None:

@@ -614,7 +614,7 @@ class Calls:
         return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
 
     def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
-        """A side's messages on the call begin where they seem to: none of its bytes are missing since the call began."""
+        """A side's messages on the call begin where they seem to: no bytes are missing since it began."""
         return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
 
     @property
