@@ -13,7 +13,8 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
   first bytes, if these come before that. The capture may leave this open: then there is a reading for each place that
   the packets name. `compare_reassembly.forgotten` holds that none of them loses bytes that the receiver lacked.
 - What was acknowledged, or lies before bytes that were captured, was sent. If no copy was captured, it is a hole.
-- A RST that stands where its sender's stream does ends the connection. Another one ends it after `WAIT_NS`, unless its
+- A RST that stands where its sender's stream does ends the connection, once the bytes that it acknowledges are there
+  or `WAIT_NS` have passed. Another one ends it after `WAIT_NS`, unless its
   sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was
   captured, silence of `WAIT_NS` confirms it, and a connection that goes on longer refutes it.
 """
@@ -92,13 +93,12 @@ def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     if packets and packets[first].syn:
         # The RSTs are of a connection before.
         packets = packets[first:]
-    end = _end(packets)
+    end, reset = _end(packets)
     again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
     if again is not None and not any(one.sent for one in packets[:end]):
         # The connection was refused, and is asked for again.
         return reassemble(packets[again:])
-    refuted = [n for n, one in enumerate(packets[: end - 1]) if one.rst and _is_refuted(packets, n)]
-    packets = [one for n, one in enumerate(packets[:end]) if n not in refuted]
+    packets = [one for n, one in enumerate(packets[:end]) if not one.rst or n == reset]
     return {client: _readings(packets, client) for client in (True, False)}
 
 
@@ -110,18 +110,51 @@ def distance(number: int, other: int) -> int:
 # Where the connection ends
 
 
-def _end(packets: Sequence[Packet]) -> int:
-    """How many packets are of the connection: those up to its RST."""
-    ends = [len(packets)]
-    for at, packet in enumerate(packets[: ends[0]]):
+def _end(packets: Sequence[Packet]) -> tuple[int, int | None]:
+    """How many packets are of the connection: those up to its RST; and which one that is."""
+    ends: list[tuple[int, int | None]] = [(len(packets), None)]
+    for at, packet in enumerate(packets):
         if not packet.rst:
             continue
         if _in_place(packets[:at], packet):
-            ends.append(at + 1)
+            ends.append((_filled(packets, at), at))
             break
         if not _is_refuted(packets, at):
-            ends.append(_due(packets, at))
-    return min(ends)
+            ends.append((_due(packets, at), at))
+    return min(ends, key=lambda end: (end[0], end[1] is None))
+
+
+def _filled(packets: Sequence[Packet], at: int) -> int:
+    """Before which packet all is there that the RST acknowledges, or is waited for no more."""
+    reset, other = packets[at], not packets[at].client
+    base = _base(packets[:at], other)
+    heard = any(one.client is other for one in packets[:at]) or reset.ns < packets[0].ns + WAIT_NS
+    if base is None or reset.acknowledgment is None or not heard:
+        return at + 1
+    end = _position(reset.acknowledgment, base)
+    asked = [one.first for one in packets[:at] if one.syn]
+    for number in range(at + 1, len(packets)):
+        begins, missing = _gaps(packets[:number], other, base, end)
+        one = packets[number]
+        asks_anew = one.syn and one.acknowledgment is None and one.first not in asked
+        if not missing or end <= begins or packets[number].ns >= reset.ns + WAIT_NS or asks_anew:
+            return number
+    return len(packets)
+
+
+def _gaps(packets: Sequence[Packet], client: bool, base: int, end: int) -> tuple[int, bool]:
+    """Where the side's bytes begin, and whether some before `end` are missing."""
+    parts, _ = _parts(packets, client, base)
+    has_syn = any(one.syn and one.client is client for one in packets)
+    if not (has_syn or parts or packets[0].syn):
+        return 0, False
+    begins = 0 if has_syn or not parts else parts[0].start
+    fins = [_position(one.first, base) + one.sent for one in packets if one.client is client and one.fin]
+    end = min([end, *fins])
+    at = begins
+    for part in parts:
+        at = max(at, part.end) if part.start <= at else at
+    return begins, at < end
 
 
 def _due(packets: Sequence[Packet], at: int) -> int:

@@ -104,6 +104,8 @@ class Holes(Waiting):
             before = self._sent_before(end)
             self._leave_out(before)
             if before == end:
+                # Of the rest of the gap bytes may still come.
+                self._opening = bool(self._waiting) and self._waiting[0].start > self.next_byte
                 events: list[Event] = self._release(place)
                 self._time_gap(place)
                 return events

@@ -113,7 +113,8 @@ The end
 - A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
   (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
   that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
-  is one that came late, or is forged.
+  is one that came late, or is forged. Bytes that the RST acknowledges may be captured after it: then it closes when
+  they are there, or after `hole_wait_ns`.
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or
   a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the other side acknowledges
   new data of that sender. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it
@@ -166,7 +167,7 @@ from wirehouse_codecs.tcp.events import (
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
-from wirehouse_codecs.tcp.resets import doubt_reset, take_reset
+from wirehouse_codecs.tcp.resets import doubt_reset, lacks_acknowledged, take_reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
@@ -367,7 +368,9 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
-        if ours.ended and theirs.ended:
+        if connection.reset is not None and connection.reset.is_in_place and not lacks_acknowledged(connection):
+            events += _close(connection, "reset", place)
+        elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
     if ours.judged is not None and ours.judged.place is place:
         _, fate, ignored = ours.judged

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class Reset(NamedTuple):
-    """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
+    """A RST of `direction` that waits.
+
+    If it isn't where its sender's stream stands, time, or its sender, says what it was. If it is, it waits only for the
+    bytes that it acknowledges.
+    """
 
     direction: Direction
     place: Place
@@ -28,6 +32,7 @@ class Reset(NamedTuple):
     #: Likewise after all of its alleged sender, or where the RST stands if that is further.
     own: int
     acknowledged: int = UNKNOWN
+    is_in_place: bool = False
 
     def to_json(self) -> list[Any]:
         return [self.direction, self.place.to_json(), *self[2:]]
@@ -50,16 +55,37 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
     own = end = connection.sent_by(ours)
     if own != UNKNOWN and 0 < distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
-    reset = Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
     is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
-    if ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal:
-        connection.reset = reset
-        return True
+    is_in_place = ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal
+    reset = Reset(
+        segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own, is_in_place=is_in_place
+    )
+    if is_in_place:
+        if connection.reset is None or not connection.reset.is_in_place:
+            connection.reset = reset
+        return not lacks_acknowledged(connection)
     if not was_captured:
         ours.unproven, ours.packets = ours.packets, 0
     connection.reset = connection.reset or reset
     return False
+
+
+def lacks_acknowledged(connection: Connection) -> bool:
+    """Bytes that the RST acknowledges may still come: its sender had received them."""
+    reset = connection.reset
+    assert reset is not None
+    _, theirs = connection.sides(reset.direction)
+    if reset.acknowledgment is None or not theirs.is_credible(reset.acknowledgment):
+        return False
+    age_ns = reset.place.arrived_at_ns - connection.first.arrived_at_ns
+    if not theirs.packets and age_ns >= theirs.options.hole_wait_ns:
+        # It was not captured at all.
+        return False
+    end = theirs.position(reset.acknowledgment)
+    if end is None:
+        return False
+    return theirs.next_byte < (end if theirs.fin is None else min(end, theirs.fin))
 
 
 def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
@@ -69,7 +95,7 @@ def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> li
     not captured, a connection that still goes on after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags
-    if flags & (SYN | RST):
+    if flags & (SYN | RST) or reset.is_in_place:
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction

@@ -1349,8 +1349,17 @@ def test_who_acknowledges_more_after_a_reset_did_not_send_it() -> None:
 
 def test_a_reset_acknowledges() -> None:
     talk = Dialogue().open()
+    assert talk.send(S, 0, flags=RST | ACK, acknowledgment=9) == [], "what it acknowledges may be captured late"
+    again = new_flow(snapshot=talk.flow.snapshot())
+    assert plain(talk.send(C, 0, b"question")) == [("client", 0, b"question")]
+    # A second one changes nothing.
+    assert talk.send(S, 0, flags=RST) == []
+    assert plain(talk.send(C, 8, b"!")) == [("client", 8, b"!"), "closed reset"]
+    assert (talk.connection.client.missing_bytes, talk.connection.client.ignored_bytes) == (0, 0)
     # The last of them may be a FIN.
-    assert plain(talk.send(S, 0, flags=RST | ACK, acknowledgment=9)) == [("client", "hole", 0, 8), "closed reset"]
+    due_ns = talk.ns - 3000 + OPTIONS.hole_wait_ns
+    assert again.expire(due_ns - 1) == []
+    assert plain(again.expire(due_ns)) == [("client", "hole", 0, 8), "closed reset"]
 
 
 def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
