@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tests.support.landed import landed, landed_file
 from wirehouse_codecs.captures.source import Origin
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.files import of_blocks
 from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -111,6 +112,9 @@ class _Recorder:
 
     def hole(self, hole: Hole) -> None:
         raise AssertionError(hole)
+
+    def doubt(self, place: Place) -> None:
+        pass
 
     def close(self, closed: Closed) -> None:
         pass

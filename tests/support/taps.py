@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from random import Random
 
 import pyarrow.compute as pc
 
-from tests.support.landed import landed_packets
+from tests.support.landed import Row, landed_packets
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
-from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.tcp.packets import FIN, RST, SYN, parse
 
 _SKEWS_NS = (0, 1_000, 1_000_000, 50_000_000, 1_000_000_000)
 
@@ -56,6 +58,34 @@ def captured(packets: Iterable[CapturedPacket], servers: Collection[int], tap: T
             kept.append(packet._replace(ts_ns=packet.ts_ns + (tap.server_late_ns if of_server else 0)))
     kept.sort(key=lambda packet: packet.ts_ns)
     return _swap(kept, tap.swapped, random)
+
+
+#: Which packets with bytes `joined` takes: from the first ones on, and within.
+STRETCHES = [(0, 1), (0, 3), (0, 5), (1, 3), (2, 4), (3, 8), (5, 15)]
+
+
+def joined(rows: Iterable[Row], first: int, last: int) -> list[Row]:
+    """Of each port pair the packets with bytes from the `first` to the `last` were not captured.
+
+    Each side then sends all of these bytes again, as one segment that acknowledges all of the other side's.
+    """
+    told: list[Row] = []
+    for _, own in groupby(rows, itemgetter("flow")):
+        flow = list(own)
+        with_bytes = [row for row in flow if row["payload_bytes"] and not row["flags"] & (SYN | FIN | RST)]
+        missed = with_bytes[first : last + 1]
+        again = []
+        for side in dict.fromkeys(row["direction"] for row in missed):
+            sent = [row for row in missed if row["direction"] == side]
+            answers = [row for row in missed if row["direction"] != side]
+            payload = b"".join(row["payload"] for row in sent)
+            row = sent[0] | {"payload": payload, "payload_bytes": len(payload)}
+            if answers:
+                row["acknowledgment"] = (answers[-1]["sequence"] + answers[-1]["payload_bytes"]) % 2**32
+            again.append(row | {name: missed[-1][name] for name in ("arrived_at_ns", "record_number")})
+        at = flow.index(missed[-1]) if missed else 0
+        told += [row for row in flow[:at] if row not in missed] + again + flow[at + 1 :]
+    return told
 
 
 def _of_server(packets: Sequence[CapturedPacket], servers: Collection[int]) -> list[bool]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows, tcp_inspection
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
@@ -48,6 +49,9 @@ class _Head:
 
     def hole(self, hole: Hole) -> None:
         self._ended.add(hole.direction)
+
+    def doubt(self, place: Place) -> None:
+        pass
 
     def close(self, closed: Closed) -> None:
         pass

@@ -46,6 +46,7 @@ from wirehouse_codecs.tcp.reassembly import (
     OverlapDiffers,
     ResetIgnored,
     TcpSegment,
+    Unordered,
 )
 from wirehouse_codecs.tcp.segments import FEW_SEGMENTS, Pieces, Plain, SegmentRows
 
@@ -277,6 +278,9 @@ class Dialogue(Protocol):
 
     def hole(self, hole: Hole) -> None:
         """Handle bytes that were lost."""
+
+    def doubt(self, place: Place) -> None:
+        """Of what comes next nobody knows which side said it first."""
 
     def close(self, closed: Closed) -> None:
         """Handle the end of the connection. Nothing follows it."""
@@ -528,6 +532,9 @@ class FlowLog:
                 self._told("hole", event, f"{event.byte_end - event.byte_start} bytes are missing")
                 if self._dialogue is not None:
                     self._dialogue.hole(event)
+            case Unordered():
+                if self._dialogue is not None:
+                    self._dialogue.doubt(event.place)
             case OverlapDiffers():
                 size = event.byte_end - event.byte_start
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from wirehouse_codecs.captures.pcap import Packet, to_batch
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.logs.inspection import LANDED_PACKETS
 from wirehouse_codecs.logs.rows import Log, Start, schema
@@ -86,6 +87,9 @@ class _Files:
                 file.writelines(piece.data for piece in pieces if piece.direction is direction)
 
     def hole(self, hole: Hole) -> None:
+        pass
+
+    def doubt(self, place: Place) -> None:
         pass
 
     def close(self, closed: Closed) -> None:

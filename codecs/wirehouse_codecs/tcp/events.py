@@ -60,6 +60,15 @@ class Hole(NamedTuple):
     place: Place
 
 
+class Unordered(NamedTuple):
+    """The bytes that come next of either side acknowledge the other's: retransmissions say more than was known first.
+
+    So nobody knows which were sent first, nor what their senders knew.
+    """
+
+    place: Place
+
+
 class OverlapDiffers(NamedTuple):
     """Bytes that a segment carried again with other content: from the first to the last that differs."""
 
@@ -86,4 +95,4 @@ class Closed(NamedTuple):
     side: Direction | None = None
 
 
-Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
+Event = Opened | Data | Hole | Unordered | OverlapDiffers | ResetIgnored | Closed

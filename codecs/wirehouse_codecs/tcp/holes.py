@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.events import Event, Hole
+from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
 
@@ -78,7 +78,7 @@ class Holes(Waiting):
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
         """Both sides wait for each other: deliver the next bytes of that whose arrived later."""
         later = max(self, theirs, key=_waits_since_ns)
-        return later._release_answers(place)
+        return [Unordered(place), *later._release_answers(place)]
 
     def tell_next_hole(self, place: Place) -> list[Event]:
         """Give up the gap at the next byte, if there is one."""

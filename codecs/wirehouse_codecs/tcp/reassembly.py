@@ -96,7 +96,7 @@ The order of the two directions
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.
 - Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
-  both sides wait for each other nevertheless, what arrived later goes first.
+  both sides wait for each other nevertheless, what arrived later goes first, and `Unordered` says that nobody knows.
 
 Copies
 ------
@@ -164,6 +164,7 @@ from wirehouse_codecs.tcp.events import (
     OverlapDiffers,
     ResetIgnored,
     TcpSegment,
+    Unordered,
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
@@ -184,6 +185,7 @@ __all__ = [
     "ResetIgnored",
     "Side",
     "TcpSegment",
+    "Unordered",
 ]
 
 FLOW_VERSION: Final = 17

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.landed import LATE_NS, SEGMENTS, landed_packets
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows, tcp_inspection, windows
 from wirehouse_codecs.logs.rows import BATCH_ROWS, MESSAGE, RUN_BYTES, Log, Where, Window
 from wirehouse_codecs.logs.windows import SourceLog
@@ -45,6 +46,9 @@ class Talkative:
         pass
 
     def hole(self, hole: Hole) -> None:
+        pass
+
+    def doubt(self, place: Place) -> None:
         pass
 
     def snapshot(self) -> str:

@@ -14,6 +14,7 @@ from tests.support.landed import LATE_NS, Row, carried, read_log
 from tests.support.plain_reassembler import Packet
 from tests.support.searches import fast_first
 from tests.support.tcp_networks import Disturbance, simulate
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import CONNECTION, STATE, Log, Where, schema
 from wirehouse_codecs.tcp.endpoints import Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
@@ -40,6 +41,9 @@ class Bytes:
 
     def hole(self, hole: Hole) -> None:
         self._log.add("passed", hole.place, Where(hole.direction, hole.byte_start, hole.byte_end))
+
+    def doubt(self, place: Place) -> None:
+        pass
 
     def close(self, closed: Closed) -> None:
         self._log.add("closed", closed.place, raw=closed.how.encode())

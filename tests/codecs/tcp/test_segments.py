@@ -90,6 +90,9 @@ class Heard:
     def hole(self, hole: Hole) -> None:
         self._told.append(hole)
 
+    def doubt(self, place: Place) -> None:
+        pass
+
     def close(self, closed: Closed) -> None:
         self._told.append((self._name, closed))
 

@@ -327,6 +327,12 @@ class Conversation:
         """Bytes that never came."""
         self._miss(hole.direction, hole.byte_start, hole.byte_end, hole.place)
 
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes next."""
+        for role in Role:
+            self._account.session.doubt(role)
+        self._reader.excuse()
+
     def _miss(self, direction: Direction, byte_start: int, byte_end: int, place: Place) -> None:
         """Bytes that the capture lacks."""
         role, session = self._options.role_of(direction), self._account.session

@@ -244,6 +244,11 @@ class Half:
         if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
             self._pair.account.session.miss(self._pairs.options.role_of(hole.direction))
 
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes next."""
+        for role in Role:
+            self._pair.account.session.doubt(role)
+
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         self._stop()

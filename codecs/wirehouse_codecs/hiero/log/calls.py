@@ -106,6 +106,8 @@ class Calls:
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
+        #: Where nobody knows which side said first what came.
+        self._doubted: Place | None = None
         self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
 
     def take(self, events: Iterable[grpc.Event]) -> None:
@@ -138,7 +140,7 @@ class Calls:
         metadata = dict(event.metadata[:MOST_METADATA])
         # Without any header fields the call began before the capture, or they are lost. If the node was heard before
         # the request, messages of it may be missing.
-        late = not metadata or event.call in self._rpcs or self._is_one_sided
+        late = not metadata or event.call in self._rpcs or self._is_one_sided or event.place == self._doubted
         rpc = Rpc(event.call, event.place, late=late)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
@@ -305,6 +307,11 @@ class Calls:
         else:
             self._lost.discard(event.direction)
         self.miss(event.place)
+
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes at `place`."""
+        self._doubted = place
+        self.miss(place)
 
     def miss(self, place: Place) -> None:
         """Bytes of the connection are missing, which may have been of any call."""
@@ -602,7 +609,8 @@ class Calls:
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             said = said._replace(byte_end=where.byte_end, received=self._received(where))
         ignored, found = rpc.session.receive(said)
-        if not (self._lost or self._is_one_sided):
+        in_doubt = self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns
+        if not (self._lost or self._is_one_sided or in_doubt):
             return ignored, found
         rpc.session.miss()
         return ignored, ()

@@ -105,6 +105,10 @@ class Conversation:
         self._calls.take(self._reader.hole(hole))
         self._calls.miss(hole.place)
 
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes next."""
+        self._calls.doubt(place)
+
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))

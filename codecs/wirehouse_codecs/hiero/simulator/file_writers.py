@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from wirehouse_codecs.core.intervals import Intervals
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.profiles import Service, method_of
 from wirehouse_codecs.hiero.wire import grpc, grpc_log, protobuf
 from wirehouse_codecs.hiero.wire.blocks import file_name
@@ -115,6 +116,9 @@ class _Reading:
     def hole(self, hole: Hole) -> None:
         for event in self._reader.hole(hole):
             self.take(event)
+
+    def doubt(self, place: Place) -> None:
+        pass
 
     def close(self, closed: Closed) -> None:
         for event in self._reader.finish(closed.place):

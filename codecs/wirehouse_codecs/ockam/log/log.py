@@ -185,6 +185,10 @@ class Conversation:
         self._session.hole(hole.place)
         self._take(self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes next."""
+        self._session.hole(place)
+
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         end = _ENDS.get(closed.how, End.CAPTURE_END)

@@ -48,7 +48,7 @@ from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
 
 SESSION, STREAM, CREDIT = "session", "stream", "credit"
-LOG_VERSION: Final = 2
+LOG_VERSION: Final = 3
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
@@ -195,6 +195,8 @@ class Conversation:
         self._told: dict[int | None, dict[str, Any]] = {}
         #: Sides that may have said something before the first bytes came; None = none came yet.
         self._unseen: list[Direction] | None = None
+        #: Since when nobody knows which side said what first, while no frames were told.
+        self._doubt_ns: int | None = None
         self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
@@ -202,7 +204,7 @@ class Conversation:
 
     def _new_session(self, dialect: Dialect) -> Session:
         unseen = self._unseen or ()
-        return Session(
+        session = Session(
             dialect,
             self._options,
             started_late=self._late,
@@ -210,6 +212,8 @@ class Conversation:
             cookie_hash=self._cookie_hash,
             peer_received=self._peer_received,
         )
+        session.doubt_ns = self._doubt_ns
+        return session
 
     def _peer_received(self, side: Direction, byte_end: int) -> int:
         return self._connection.sides(side)[0].peer_received(byte_end)
@@ -244,6 +248,13 @@ class Conversation:
         """Bytes that never came."""
         self._notice_unseen()
         self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
+
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side said first what comes next."""
+        if self._fast.session is None:
+            self._doubt_ns = place.arrived_at_ns
+        else:
+            self._fast.session.doubt()
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
@@ -530,6 +541,7 @@ class Conversation:
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
                 "cookies": sorted(cookie.hex() for cookie in self._cookies),
                 "unseen": self._unseen,
+                "doubt_ns": self._doubt_ns,
             },
             separators=(",", ":"),
         )
@@ -551,6 +563,7 @@ class Conversation:
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
         self._unseen = None if state["unseen"] is None else [Direction(side) for side in state["unseen"]]
+        self._doubt_ns = state["doubt_ns"]
         self._name_characters = sum(map(len, self._names.values()))
         self._credits = _Credits(*state["credits"])
 

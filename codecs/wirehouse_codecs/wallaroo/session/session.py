@@ -59,7 +59,7 @@ from wirehouse_codecs.wallaroo.session.streams import (
 )
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
-SNAPSHOT_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 5
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -212,6 +212,8 @@ class Session:
         self.lacks = set(unseen)
         #: What the sides said may have come in another order.
         self.unordered = bool(unseen)
+        #: From when on that is so, if it is not for all that comes.
+        self.doubt_ns: int | None = None
         self.credits: int | None = None
         self.granted = self.spent = 0
         #: EOS_MESSAGE frames: workers take a credit for each, connectors count none.
@@ -278,6 +280,9 @@ class Session:
         if self.ended is not None:
             raise ValueError("the connection has ended")
         frame = received.decoded.frame
+        in_doubt = self.doubt_ns is not None and received.place.arrived_at_ns >= self.doubt_ns
+        if in_doubt:
+            self.doubt()
         if frame is None and received.decoded.rule is None:
             # What would be late may stand in the hole.
             self._miss(received.direction)
@@ -293,6 +298,9 @@ class Session:
         granted, spent = self.granted, self.spent
         kind = Kind.UNDECODABLE if frame is None else Kind(KIND_OF[type(frame)])
         self._begin(received.direction, kind)
+        if in_doubt:
+            # Also HELLO may come after what it began.
+            self.lacks = set(Direction)
         if received.decoded.rule is not None and self.state not in (State.ENDED, State.ERROR):
             self._find(received.decoded.rule.name, received.decoded.reason)
         self._walk(received, kind, frame)
@@ -389,6 +397,12 @@ class Session:
             self._after_error(None)
         elif self.state in (State.ENDED, State.ERROR):
             self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
+
+    def doubt(self) -> None:
+        """Nobody knows which side said first what comes next."""
+        self.unordered, self.doubt_ns = True, None
+        for direction in Direction:
+            self._miss(direction)
 
     def _miss(self, direction: Direction) -> None:
         """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
@@ -989,6 +1003,7 @@ class Session:
 _PLAIN: Final = (
     "late",
     "unordered",
+    "doubt_ns",
     "credits",
     "granted",
     "spent",

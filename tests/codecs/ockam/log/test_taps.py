@@ -10,7 +10,7 @@ import pytest
 from tests.codecs.ockam.log.test_one_sided import CALM, LIVELY, severe
 from tests.support.landed import landed_packets, segments
 from tests.support.searches import fast_first
-from tests.support.taps import Tap, any_tap, captured
+from tests.support.taps import STRETCHES, Tap, any_tap, captured, joined
 from wirehouse_codecs.ockam.simulator.service import PORT
 from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
@@ -50,3 +50,10 @@ def test_an_answer_may_be_captured_before_its_request(shape: int, tap: Tap) -> N
 def test_what_a_client_had_received_may_come_after_its_save() -> None:
     packets = captured(sent(LIVELY), {PORT}, LOSSY)
     assert severe(segments(landed_packets(packets), PORT)) == set()
+
+
+@pytest.mark.parametrize(("first", "last"), STRETCHES)
+def test_who_said_first_what_comes_again_at_once_is_not_known(first: int, last: int) -> None:
+    for config in SHAPES[:2]:
+        rows = segments(landed_packets(sent(config)), PORT)
+        assert severe(joined(rows, first, last)) == set()

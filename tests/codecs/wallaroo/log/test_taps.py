@@ -9,7 +9,7 @@ import pytest
 from tests.codecs.wallaroo.log.test_one_sided import found
 from tests.support.landed import landed_packets, segments
 from tests.support.searches import fast_first
-from tests.support.taps import any_tap, captured
+from tests.support.taps import STRETCHES, any_tap, captured, joined
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
@@ -41,3 +41,11 @@ def test_what_a_tap_has_of_legal_traffic_breaks_no_rule(seed: int) -> None:
     for lively in (False, True):
         rows = segments(landed_packets(captured(sent(dialect, lively), (PORT,), tap)), PORT)
         assert (dialect, lively, tap, found(rows)) == (dialect, lively, tap, set())
+
+
+@pytest.mark.parametrize(("first", "last"), STRETCHES)
+@pytest.mark.parametrize("dialect", fast_first(DIALECTS))
+def test_who_said_first_what_comes_again_at_once_is_not_known(dialect: str, first: int, last: int) -> None:
+    for lively in (False, True):
+        rows = segments(landed_packets(sent(dialect, lively)), PORT)
+        assert (lively, found(joined(rows, first, last))) == (lively, set())
