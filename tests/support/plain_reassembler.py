@@ -377,20 +377,22 @@ def _starts_in_middle(
     before = [number for ns, number in acknowledged_at if ns <= own[0].ns]
     known = max(before) if before else next(iter(acknowledged), first)
     data = [_position(one.first, base) for one in own if one.sent][:1]
+    # For so long an acknowledgment is waited for.
+    data += [min(_position(one.first, base) for one in own if one.ns < own[0].ns + WAIT_NS)]
     lowest = [*(part.start for part in parts[:1]), min(_position(one.first, base) for one in own)]
     asked = [max(part.start, known) for part in parts if part.end > known][:1]
     # Bytes that go on up to there.
-    joined = min(known, first)
+    joined = [min(known, first), *data]
     for one in sorted(own, key=lambda one: _position(one.first, base), reverse=True):
         start = _position(one.first, base)
-        joined = start if start < joined <= start + one.sent else joined
+        joined = [start if start < at <= start + one.sent else at for at in joined]
     answers = [min(acknowledged)] if has_syn and acknowledged else []
     # What was acknowledged before its first byte was captured may not be waited for any more.
     data_ns = next((one.ns for one in own if one.sent), own[0].ns)
     had = [number for ns, number in acknowledged_at if ns <= data_ns]
     settled = [one for place in (known, max(had, default=known)) for one in _settled(parts, place, acknowledged_at)]
     # A byte before may have been a keep-alive.
-    places = [min(known, first), first, first + 1, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
+    places = [min(known, first), first, first + 1, known, *joined, *data, *lowest, *asked, *settled, *before, *answers]
     return list(dict.fromkeys(places))
 
 
