@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wirehouse_codecs.captures import pcap_scan
 from wirehouse_codecs.captures.inflate import Plain, fill, open_inflated
@@ -520,13 +519,6 @@ def _why_unreadable(start: bytes, damage: str | None) -> str:
     if magic == SECTION_HEADER:
         return f"pcapng with an invalid byte-order magic; {BYTE_ORDER:#x} was expected"
     return "neither pcap nor pcapng, plain or compressed by gzip or zstd"
-
-
-def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
-    """How many packets of `batch` have fewer bytes than on the wire, and the most bytes that one of these has."""
-    sizes = pc.binary_length(batch.column("data"))
-    cut = sizes.filter(pc.less(sizes, batch.column("original_length")), null_selection_behavior="drop")
-    return len(cut), pc.max(cut).as_py() or 0
 
 
 def to_batch(rows: list[Packet]) -> pa.RecordBatch:

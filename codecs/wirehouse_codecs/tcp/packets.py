@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.tcp import packet_scan
 from wirehouse_codecs.tcp.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW_IP
@@ -37,6 +38,8 @@ from wirehouse_codecs.tcp.packet_scan import (
 FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE = (1 << bit for bit in range(9))
 
 #: Why a packet is no TCP segment, in the order of the codes of `tcp.packet_scan`.
+#: The end of an Ethernet frame (IEEE 802.3 section 3.2.9).
+FRAME_CHECK_BYTES: Final = 4
 SKIPS: Final = (
     None,
     "not_ip",
@@ -145,6 +148,22 @@ def _columns(numbers: Array, ends: Array, out: tuple[Array, ...], skips: Array) 
         buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(used)]
         columns[name] = pa.Array.from_buffers(pa.binary(), len(skips), buffers)
     return columns
+
+
+def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
+    """How many packets of `batch` (PACKET_SCHEMA) the snap length cut, and the most bytes that one of these has.
+
+    A packet of which only the frame check sequence is missing is whole: cards often keep it to themselves.
+    """
+    sizes = pc.binary_length(batch.column("data"))
+    missing = pc.subtract(batch.column("original_length"), sizes)
+    is_short = pc.greater(missing, 0).fill_null(False)
+    sizes, missing, short = sizes.filter(is_short), missing.filter(is_short), parse(batch.filter(is_short))
+    lacks_payload = pc.greater(short.column("payload_bytes"), pc.binary_length(short.column("payload")))
+    is_truncated = pc.equal(short.column("skip"), "truncated")
+    shows = pc.or_(lacks_payload.fill_null(False), is_truncated.fill_null(False))
+    cut = sizes.filter(pc.or_(shows, pc.greater(missing, FRAME_CHECK_BYTES)))
+    return len(cut), pc.max(cut).as_py() or 0
 
 
 class Skipped(Exception):

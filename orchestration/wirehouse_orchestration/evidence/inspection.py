@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 from rich.text import Text
 
-from wirehouse_codecs.captures.pcap import cut_by_snap_length
 from wirehouse_codecs.captures.rules import RULES
 from wirehouse_codecs.captures.source import Capture, Origin
 from wirehouse_codecs.core.errors import OptionError, UsageError
@@ -41,6 +40,7 @@ from wirehouse_codecs.logs.inspection import (
     Inspect,
     Inspected,
 )
+from wirehouse_codecs.tcp.packets import cut_by_snap_length
 from wirehouse_orchestration.terminal import render
 from wirehouse_orchestration.terminal.output import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid, note
 from wirehouse_pipelines.lake.protocols import FILE_KINDS, PROTOCOLS

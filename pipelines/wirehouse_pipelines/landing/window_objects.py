@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wirehouse_codecs.captures.messages import MessageCapture
-from wirehouse_codecs.captures.pcap import PacketCapture, cut_by_snap_length
+from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.captures.source import Reader
+from wirehouse_codecs.tcp.packets import cut_by_snap_length
 from wirehouse_pipelines.lake.lake import KAFKA, Source
 from wirehouse_pipelines.lake.protocols import FILE_READERS
 from wirehouse_pipelines.lake.windows import Windows

@@ -307,19 +307,6 @@ def test_a_file_without_packets_has_no_rows(form: Form) -> None:
     assert (rows, capture.damage, capture.unreadable) == ([], None, None)
 
 
-def test_packets_that_the_snap_length_cut_are_counted() -> None:
-    rows = [
-        Packet(1, ETHERNET, 10, b"12345"),
-        Packet(1, ETHERNET, 7, b"1234567"),
-        Packet(1, ETHERNET, 3, b"12345"),
-        Packet(1, ETHERNET, 9, b"12345678"),
-        Packet(damaged=b"x", damage="junk"),
-    ]
-    assert packet_captures.cut_by_snap_length(packet_captures.to_batch(rows)) == (2, 8)
-    assert packet_captures.cut_by_snap_length(packet_captures.to_batch(rows[1:3])) == (0, 0)
-    assert packet_captures.cut_by_snap_length(packet_captures.to_batch([])) == (0, 0)
-
-
 # What other programs wrote
 
 

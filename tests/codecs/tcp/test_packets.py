@@ -25,7 +25,18 @@ from wirehouse_codecs.simulate.pcap_writer import (
 )
 from wirehouse_codecs.tcp.endpoints import Endpoint
 from wirehouse_codecs.tcp.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW
-from wirehouse_codecs.tcp.packets import ACK, AE, PSH, SEGMENT_SCHEMA, SKIPS, SYN, Segment, parse, read_packet
+from wirehouse_codecs.tcp.packets import (
+    ACK,
+    AE,
+    PSH,
+    SEGMENT_SCHEMA,
+    SKIPS,
+    SYN,
+    Segment,
+    cut_by_snap_length,
+    parse,
+    read_packet,
+)
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 
@@ -240,6 +251,23 @@ def test_a_batch_has_a_row_for_each_packet_in_order() -> None:
         part = parse(batch.slice(begin, 7))
         part.validate(full=True)
         assert [Segment(**row) for row in part.to_pylist()] == wanted[begin : begin + 7]
+
+
+def test_packets_that_the_snap_length_cut_are_counted() -> None:
+    whole = IP4
+    rows = [
+        Packet(1, IPV4, len(whole) + 4, whole),
+        Packet(1, IPV4, len(whole) + 5, whole),
+        Packet(1, IPV4, len(whole), whole),
+        Packet(1, IPV4, len(whole), whole[:-1]),
+        Packet(1, IPV4, len(whole), whole[:30]),
+        Packet(1, IPV4, 3, b"12345"),
+        Packet(damaged=b"x", damage="junk"),
+    ]
+    assert cut_by_snap_length(pcap.to_batch(rows)) == (3, len(whole))
+    assert cut_by_snap_length(pcap.to_batch(rows[3:5])) == (2, len(whole) - 1)
+    assert cut_by_snap_length(pcap.to_batch([rows[0], *rows[5:]])) == (0, 0), "a frame check sequence is no payload"
+    assert cut_by_snap_length(pcap.to_batch([])) == (0, 0)
 
 
 def test_a_batch_without_packets_has_no_rows() -> None:
