@@ -441,10 +441,14 @@ def _late(
     packets: Sequence[Packet], client: bool, parts: Sequence[_Part], acknowledgments: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     late = []
+    base = _base(packets, client)
+    ends = [(one.ns, _position(one.first, base or 0) + one.sent) for one in packets if one.client is client and one.fin]
     heard = next((one.ns for one in packets if one.client is client), None)
     for part in parts:
         passed = next((ns for ns, at in acknowledgments if at > part.start), part.ns)
-        known = min([passed, *(one.ns for one in parts if one.start >= part.end)])
+        known = min(
+            [passed, *(one.ns for one in parts if one.start >= part.end), *(ns for ns, at in ends if at >= part.end)]
+        )
         unheard = heard is not None and heard - packets[0].ns >= WAIT_NS and passed <= heard
         if unheard or (part.ns - known >= WAIT_NS and not _is_wanted(part, acknowledgments, known)):
             late.append((part.start, part.end))
