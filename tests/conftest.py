@@ -128,7 +128,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Properties, which try many examples, are marked as such."""
+    """Properties, which try many examples, are marked as such, and so is what asks for Spark."""
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
         if is_hypothesis_test(getattr(item, "function", None)):
             item.add_marker(pytest.mark.property)

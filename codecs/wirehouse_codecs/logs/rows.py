@@ -280,7 +280,7 @@ class Dialogue(Protocol):
         """Handle bytes that were lost."""
 
     def doubt(self, place: Place) -> None:
-        """Of what comes next nobody knows which side said it first."""
+        """Nobody knows which side sent first what comes next."""
 
     def close(self, closed: Closed) -> None:
         """Handle the end of the connection. Nothing follows it."""

@@ -451,6 +451,7 @@ def test_what_the_broker_let_go_of_is_shown(empty: Lake) -> None:
     assert [(row["rule"], row["source"], row["findings"]) for row in rows] == [("capture.offset_gap", "net", 1)]
 
 
+@pytest.mark.property
 def test_the_report_leaves_out_no_rule(empty: Lake) -> None:
     found = {"protocol": "cardinal", "message": "m", "arrived_at_ns": TEN}
     notes = [found | {"rule": f"cardinal.note{number}", "severity": "note"} for number in range(30)]

@@ -173,6 +173,7 @@ def test_files_of_another_attempt_are_no_part_of_the_table(lake: Lake) -> None:
     assert named == {f"{lake.table_folder(TO)}/{file['path']}" for file in second[TO]}
 
 
+@pytest.mark.property
 def test_one_file_a_partition_stays_open(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two partitions in turn, in groups far smaller than files."""
     monkeypatch.setattr(table_writer, "GROUP_BYTES", 1)

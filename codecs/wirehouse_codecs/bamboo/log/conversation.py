@@ -328,7 +328,7 @@ class Conversation:
         self._miss(hole.direction, hole.byte_start, hole.byte_end, hole.place)
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         for role in Role:
             self._account.session.doubt(role)
         self._reader.excuse()

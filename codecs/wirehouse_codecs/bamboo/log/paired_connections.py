@@ -245,7 +245,7 @@ class Half:
             self._pair.account.session.miss(self._pairs.options.role_of(hole.direction))
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         for role in Role:
             self._pair.account.session.doubt(role)
 

@@ -106,7 +106,7 @@ class Calls:
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
-        #: Where nobody knows which side said first what came.
+        #: Where nobody knows which side sent first what came.
         self._doubted: Place | None = None
         self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
 
@@ -309,7 +309,7 @@ class Calls:
         self.miss(event.place)
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes at `place`."""
+        """Nobody knows which side sent first what comes at `place`."""
         self._doubted = place
         self.miss(place)
 

@@ -106,7 +106,7 @@ class Conversation:
         self._calls.miss(hole.place)
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         self._calls.doubt(place)
 
     def close(self, closed: Closed) -> None:

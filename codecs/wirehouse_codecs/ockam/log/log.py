@@ -186,7 +186,7 @@ class Conversation:
         self._take(self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         self._session.hole(place)
 
     def close(self, closed: Closed) -> None:

@@ -195,7 +195,7 @@ class Conversation:
         self._told: dict[int | None, dict[str, Any]] = {}
         #: Sides that may have said something before the first bytes came; None = none came yet.
         self._unseen: list[Direction] | None = None
-        #: Since when nobody knows which side said what first, while no frames were told.
+        #: Since when nobody knows which side sent first what comes, while no frames were read.
         self._doubt_ns: int | None = None
         self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
@@ -250,7 +250,7 @@ class Conversation:
         self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         if self._fast.session is None:
             self._doubt_ns = place.arrived_at_ns
         else:

@@ -399,7 +399,7 @@ class Session:
             self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
 
     def doubt(self) -> None:
-        """Nobody knows which side said first what comes next."""
+        """Nobody knows which side sent first what comes next."""
         self.unordered, self.doubt_ns = True, None
         for direction in Direction:
             self._miss(direction)

@@ -84,6 +84,7 @@ def log(make_log: Callable[..., Any]) -> Any:
     return make_log(6)
 
 
+@pytest.mark.property
 def test_payloads_that_are_right_break_nothing(log: Any) -> None:
     right: list[DataPacket] = [raw(log.payloads[seq]) for seq in range(1, 5)]
     assert found(shows(log, 4), sends(log, right)) == []

@@ -925,6 +925,7 @@ def aged(*, cut: bool) -> list[float | None]:
     return [ages[name].lag_seconds for name in ("first", "late")]
 
 
+@pytest.mark.property
 def test_the_age_of_what_is_to_be_processed() -> None:
     whole = aged(cut=False)
     assert whole == aged(cut=True)
