@@ -79,7 +79,7 @@ class SideState:
     #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: Up to here bytes came late: behind others that were sent later, or after such a gap was filled.
+    #: Up to here bytes came late: behind others that were sent later, after they were acknowledged, or held until then.
     _late_end: int = 0
     #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
@@ -127,9 +127,10 @@ class SideState:
 
     @property
     def regular(self) -> bool:
-        """There is a numbering, and only one; there is no gap and no end."""
+        """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged."""
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN
-        return is_numbered and self._gap_since_ns is None and self.fin is None
+        is_whole = self._gap_since_ns is None and self._acknowledged <= self.next_byte
+        return is_numbered and is_whole and self.fin is None
 
     @property
     def is_in_order(self) -> bool:
