@@ -730,7 +730,9 @@ def test_what_fills_a_gap_is_late_and_so_is_what_waited_for_it() -> None:
     talk.send(C, 3, b"def")
     talk.send(C, 9, b"jkl")
     client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
-    assert [client.is_late(end) for end in (6, 9, 10, 12)] == [True, True, False, False]
+    assert [client.is_late(end) for end in (3, 4, 6, 9, 10, 12)] == [False, True, True, True, False, False]
+    client.forget_received(12)
+    assert client.is_late(12) is False
 
 
 def test_what_comes_in_order_or_twice_is_not_late() -> None:
