@@ -239,6 +239,7 @@ class Flow:
             ours.zero_windows += 1
         if ahead:
             theirs.note_acknowledgment(acknowledgment)
+            connection.judge_regular()
         if not payload_bytes:
             return []
         if acknowledgment != ours.noted_acknowledgment:

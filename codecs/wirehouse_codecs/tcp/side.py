@@ -59,8 +59,9 @@ class Side(Holes):
             differ += self._repeated(start, payload[:seen], place, beyond, is_all=end <= self.next_byte)
             start, payload = self.next_byte, payload[seen:]
         if payload:
-            # What fills a gap was probably sent before, and then its sender knew less.
-            differ += self._hold(start, payload, place, needs, received if start >= self._reach else UNKNOWN)
+            # What fills a gap, or was acknowledged, was probably sent before, and then its sender knew less.
+            is_first = start >= max(self._reach, self._acknowledged)
+            differ += self._hold(start, payload, place, needs, received if is_first else UNKNOWN)
         if differ:
             self.overlaps_differ += 1
             events.append(differ[0]._replace(byte_end=differ[-1].byte_end))

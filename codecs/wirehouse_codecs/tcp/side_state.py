@@ -79,7 +79,8 @@ class SideState:
     #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: From where to where bytes came late: behind others that were sent later, or after such a gap was filled.
+    #: From where to where bytes came late: behind others that were sent later, after they were acknowledged, or held
+    #: until then.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
@@ -127,9 +128,10 @@ class SideState:
 
     @property
     def regular(self) -> bool:
-        """There is a numbering, and only one; there is no gap and no end."""
+        """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged."""
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN
-        return is_numbered and self._gap_since_ns is None and self.fin is None
+        is_whole = self._gap_since_ns is None and self._acknowledged <= self.next_byte
+        return is_numbered and is_whole and self.fin is None
 
     @property
     def is_in_order(self) -> bool:

@@ -72,6 +72,22 @@ class Event:
         """When it arrived."""
         return self.where.arrived_at_ns
 
+    @property
+    def is_late(self) -> bool:
+        """Nobody knows when it was sent first: it came late."""
+        return bool(self.told.get("late"))
+
+    @property
+    def received(self) -> int | None:
+        """So many bytes of the other side its sender's host had received, at most; None = that isn't known."""
+        return None if self.is_late else self.told.get("peer_received") or None
+
+    def may_lack(self, where: Where) -> bool:
+        """Its sender may not have known what the other side said at `where`: it didn't acknowledge it, or came late."""
+        is_same = where.connection_id is not None and where.connection_id == self.where.connection_id
+        received, end = self.told.get("peer_received"), where.byte_end
+        return self.is_late or (is_same and received is not None and end is not None and received < end)
+
 
 def event_of(row: Row) -> Event | None:
     """The event of a row of the log; None = it is about none, or passed over by its call."""

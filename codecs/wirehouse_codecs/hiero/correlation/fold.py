@@ -113,14 +113,14 @@ class Fold(Publishers, Subscribers):
             if not lost:
                 trailers = told["how"] == "trailers"
                 ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else told["how"]
-                self._end(call, event.at_ns, ended_by, broken=not trailers)
+                self._end(call, event, ended_by, broken=not trailers)
             self._close_publisher(call, event, lost)
             return
         # What comes after the end of a capture is not known.
         for kind in ("node_error_subscribers", "source_error_sent"):
             self._drop(kind, call=call.call)
         if not lost:
-            self._end(call, event.at_ns, told["how"])
+            self._end(call, event, told["how"])
             if call.cause is None and call.code is None:
                 call.cause = "subscriber" if by == Direction.CLIENT else "lost"
 

@@ -32,7 +32,7 @@ from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -102,7 +102,7 @@ class Known:
             else:
                 call.answered_ns = event.at_ns
             # Within a packet, which releases what waits for it, both sides have no order.
-            if call.sent_ns == call.answered_ns or event.told.get("late"):
+            if call.sent_ns == call.answered_ns or event.is_late:
                 self._node(call.node).early_ns = event.at_ns
         call.last_ns, call.changed = event.at_ns, True
         return call
@@ -203,23 +203,24 @@ class Known:
                 other.changed = True
             return
 
-    def _end(self, call: Call, at_ns: int, ended_by: str, *, broken: bool = False) -> None:
+    def _end(self, call: Call, event: Event, ended_by: str, *, broken: bool = False) -> None:
         """Nothing more is to come on the call. `broken`: a reset or the end of its connection ended it."""
         if call.ended_ns is not None:
             return
-        call.ended_ns, call.ended_by = at_ns, ended_by
+        call.ended_ns, call.ended_by = event.at_ns, ended_by
         if call.service != Service.PUBLISH:
             return
         attempts = self._attempts_of(call)
         # What was held back by missing bytes comes late, and may have been acknowledged.
-        counts = not call.acknowledged and not call.partial
+        counts = not (call.acknowledged or call.partial or event.is_late)
         if not counts:
             attempts.gaps.clear()
         failed = call.refused or call.error or broken
-        attempts.failed_ns = at_ns if failed and counts else None
+        attempts.failed_ns = event.at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:
         if number != NO_BLOCK and (node.known is None or number > node.known):
+            node.known_ns = node.known_ns if node.known else self._now_ns
             node.known = number
 
     def _raise(self, node: Node, number: int, at_ns: int) -> None:
@@ -279,6 +280,8 @@ class Known:
 
     def _judge_after(self, call: Call, kind: str, event: Event) -> None:
         """The call goes on after the node's own error, when it was to be told."""
+        if event.is_late:
+            return
         for pending in [one for one in self._pending if one.kind == kind and one.call == call.call]:
             if event.at_ns > pending.where.arrived_at_ns + self._options.node_error_ns:
                 self._find(kind, event.where, f"the call goes on: {pending.message}", call)

@@ -41,8 +41,8 @@ class Publishers(Known):
         attempts.last_call = call.call
         self._forget_refusals(call)
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
-        if failed_ns is None or event.at_ns < failed_ns:
-            # The call before it didn't fail, or it isn't known how it ended.
+        if failed_ns is None or event.at_ns < failed_ns or event.is_late:
+            # The call before it didn't fail, or it isn't known how it ended, or when this one began.
             attempts.gaps.clear()
             return
         attempts.gaps = [*attempts.gaps, event.at_ns - failed_ns][-GAPS:]
@@ -127,6 +127,8 @@ class Publishers(Known):
 
     def _use(self, call: Call, event: Event) -> None:
         """The call is in use after a subscriber was told of a failing source."""
+        if event.is_late:
+            return
         for pending in [one for one in self._pending if call.call in one.others]:
             since_ns = event.at_ns - pending.where.arrived_at_ns
             ordered = self._ordered(self._node(pending.node), pending.where.arrived_at_ns)
@@ -143,7 +145,7 @@ class Publishers(Known):
         call.header, call.streaming = number, True
         attempts = self._attempts_of(call)
         offered_again = attempts.refused is not None and call.headers == 1 and number <= attempts.refused
-        if offered_again and not self._unaware(attempts, event):
+        if offered_again and attempts.refused_at is not None and not event.may_lack(attempts.refused_at):
             shown = f"block {attempts.refused} was answered as a duplicate, and {number} is offered again"
             self._find("recheck", event.where, shown, call, number)
         if call.headers == 1:
@@ -162,13 +164,6 @@ class Publishers(Known):
         if call.publisher is not None and call.publisher not in block.publishers and len(block.publishers) < MOST_NAMES:
             block.publishers.append(call.publisher)
             block.changed = True
-
-    def _unaware(self, attempts: Attempts, event: Event) -> bool:
-        """The host of the publisher hadn't received the answer: its connection says so."""
-        connection, received = event.where.connection_id, event.told["peer_received"]
-        if connection is None or received is None or connection.hex() != attempts.refused_on:
-            return False
-        return attempts.refused_end is not None and bool(received < attempts.refused_end)
 
     def _take_early(self, call: Call, event: Event) -> None:
         """The header came late, in the packet that released its answer: within a packet both sides have no order."""
@@ -211,11 +206,13 @@ class Publishers(Known):
             block.proof_ns, block.changed = event.at_ns, True
 
     def _before(self, pending: Pending, call: Call, event: Event) -> bool:
-        """What awaits the proof was said before it: it is known of one connection, and of several by time only."""
+        """What awaits the proof was said before it: so says its acknowledgment on one connection, or else the time."""
         waited_ns = event.at_ns - pending.where.arrived_at_ns
-        if pending.call == call.call:
-            return waited_ns > 0
-        return waited_ns > self._options.in_flight_ns and not event.told.get("late")
+        connection, end = event.where.connection_id, event.where.byte_end
+        if pending.received is not None and end is not None and pending.where.connection_id == connection:
+            return waited_ns > 0 and pending.received < end
+        crossed_ns = 0 if pending.call == call.call else self._options.in_flight_ns
+        return waited_ns > crossed_ns and not event.is_late
 
     def _end_stream(self, call: Call, event: Event) -> None:
         node, code = self._node(call.node), event.told["meaning"]
@@ -223,7 +220,8 @@ class Publishers(Known):
         call.earliest = whole(event.told["earliest_block_number"])
         call.latest = whole(event.told["latest_block_number"])
         unproven = call.streaming
-        if code not in ("ERROR", "UNKNOWN") and not call.earliest and not call.latest and node.known:
+        ranged = call.earliest or call.latest or code in ("ERROR", "UNKNOWN")
+        if not ranged and self._has_blocks(call, node, event):
             shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
             self._find("earliest", event.where, shown, call, call.header)
         if code in _PUBLISHER_ERRORS:
@@ -232,7 +230,7 @@ class Publishers(Known):
             node.publisher_errors = [*node.publisher_errors, [event.at_ns, call.call]][-MOST_ERRORS:]
             if unproven and call.header is not None:
                 node.dropped.add(call.header)
-        self._end(call, event.at_ns, "publisher")
+        self._end(call, event, "publisher")
         if code in _PUBLISHER_ERRORS and not self._publishing(call.node):
             self._explain_source_error(call.node, event.at_ns)
         if code == "ERROR" and not self._publishing(call.node):
@@ -284,8 +282,10 @@ class Publishers(Known):
         for decision in waiting:
             where, offered, known, expected, is_first = decision
             old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
+            # It may be about the block of another publisher, and have crossed the header.
+            crossed = event.may_lack(where)
             if offered == number:
-                rule = self._accepted(call, node, decision)
+                rule = None if crossed else self._accepted(call, node, decision)
                 shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
                 again = known is not None and offered <= known
                 self._settle(call, decision, "accepted", number, None, event, rule if again else None)
@@ -296,7 +296,7 @@ class Publishers(Known):
                     elif call.acked is None or call.acked < number:
                         # Else the acknowledgements of the call don't rise.
                         self._find(rule, event.where, shown, call, number)
-            elif offered < number and (call.new or old):
+            elif offered < number and (call.new or old) and not crossed:
                 rule = None
                 refusable = known is not None and offered < known and self._ordered(node, where.arrived_at_ns)
                 if expected == "duplicate" and refusable and old:
@@ -330,7 +330,7 @@ class Publishers(Known):
         """A proof isn't there. A hole that isn't known yet may hold it back: it is known when all calls have ended."""
         due = event.at_ns + self._options.patience_ns
         pending = Pending(rule, event.where, due, call.call, call.node, publisher=call.publisher, message=message)
-        pending.number, pending.needs = number, needs
+        pending.number, pending.needs, pending.received = number, needs, event.received
         self._await(pending)
 
     def _accepted(self, call: Call, node: Node, decision: list[Any]) -> str | None:
@@ -376,7 +376,7 @@ class Publishers(Known):
         node = self._node(call.node)
         call.node_code, call.streaming = meaning or "UNKNOWN", False
         call.error |= meaning not in ("SUCCESS", DUPLICATE_CODE, BEHIND_CODE)
-        self._end(call, event.at_ns, "node")
+        self._end(call, event, "node")
         self._drop("node_error_all", call=call.call)
         if meaning not in NODE_ERRORS:
             return
@@ -442,9 +442,7 @@ class Publishers(Known):
         if answer == "duplicate":
             if attempts.last_call in (None, call.call):
                 # Else the publisher had begun anew before the answer.
-                attempts.refused, attempts.refused_end = offered, event.where.byte_end
-                connection = event.where.connection_id
-                attempts.refused_on = None if connection is None else connection.hex()
+                attempts.refused, attempts.refused_at = offered, event.where
             if node.catch_up is not None and node.catch_up.target <= number != NO_BLOCK:
                 self._end_catch_up(node, event.at_ns)
             return
@@ -484,6 +482,11 @@ class Publishers(Known):
             )
             attempts.distances.clear()
 
+    def _has_blocks(self, call: Call, node: Node, event: Event) -> bool:
+        """The node had verified blocks when this was said: on this call, or on another one some time before."""
+        was_known = not event.is_late and event.at_ns - node.known_ns > self._options.in_flight_ns
+        return bool(call.acked) or (bool(node.known) and was_known)
+
     def _judge_report(
         self,
         call: Call,
@@ -501,7 +504,7 @@ class Publishers(Known):
         node = self._node(call.node)
         known, answer = node.known, offered is not None
         about = call.header if offered is None else offered
-        if (answer or failed) and number == 0 and known:
+        if (answer or failed) and number == 0 and self._has_blocks(call, node, event):
             shown = f"no block is reported, {known} is verified"
             self._find("last_known_set", event.where, shown, call, about)
             return "last_known_set"

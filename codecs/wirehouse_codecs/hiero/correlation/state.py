@@ -124,6 +124,8 @@ class Node:
     name: str
     #: L, and how it rose lately: [when, to what] by acknowledgements.
     known: int | None = None
+    #: Since when it is known to have any block but 0.
+    known_ns: int = 0
     acked: int | None = None
     rises: list[list[int]] = field(default_factory=list)
     #: From when to when something of it was heard each minute.
@@ -172,9 +174,8 @@ class Attempts:
     distances: list[int] = field(default_factory=list)
     #: The block that was answered as a duplicate, and it wasn't offered another one since.
     refused: int | None = None
-    #: Where that answer ends, and on which connection.
-    refused_end: int | None = None
-    refused_on: str | None = None
+    #: Where that answer stands.
+    refused_at: Where | None = None
     #: It was answered Behind, and nothing of it was acknowledged since.
     behind: bool = False
 
@@ -223,6 +224,8 @@ class Pending:
     #: The block that it is about, and the one whose proof is missing.
     number: int | None = None
     needs: int | None = None
+    #: So many bytes of the other side had its sender received, at most; None = that isn't known.
+    received: int | None = None
     #: After a silence it isn't judged before then.
     held_ns: int = 0
 
@@ -369,8 +372,9 @@ _State = TypeVar("_State")
 def from_json(kind: type[_State], told: dict[str, Any]) -> _State:
     """What `to_json` wrote."""
     row = dict(told)
-    if "where" in row:
-        row["where"] = Where.from_json(row["where"])
+    for name in ("where", "refused_at"):
+        if row.get(name) is not None:
+            row[name] = Where.from_json(row[name])
     for name in ("offered", "proven", "acknowledged", "fetched", "dropped"):
         if kind is Node:
             row[name] = Intervals.from_json(row[name])

@@ -42,7 +42,8 @@ class Subscribers(Known):
         call.asking = node.name
         catch_up = node.catch_up
         start = call.start or 0
-        self._judge_range(call, node, catch_up, event, start)
+        if not event.is_late:
+            self._judge_range(call, node, catch_up, event, start)
         catch_up.started = catch_up.changed = True
         catch_up.asked = [*catch_up.asked, [event.at_ns, call.node, start, call.end]][-MOST_SHOWN:]
 
@@ -70,6 +71,8 @@ class Subscribers(Known):
     def _deliver(self, call: Call, event: Event) -> None:
         call.item_bytes += event.told["item_bytes"] or 0
         self._judge_after(call, "node_error_subscribers", event)
+        if event.is_late:
+            return
         for pending in [one for one in self._pending if one.kind == "source_error_sent" and one.call == call.call]:
             if event.at_ns > pending.where.arrived_at_ns + self._options.in_flight_ns:
                 self._find("source_error_sent", pending.where, pending.message, call)
@@ -81,7 +84,7 @@ class Subscribers(Known):
         for kind in ("node_error_subscribers", "source_error_sent"):
             self._drop(kind, call=call.call)
         node = self._node(call.node)
-        self._end(call, event.at_ns, "node")
+        self._end(call, event, "node")
         if meaning == "SUCCESS":
             call.cause = "done"
             return

@@ -157,7 +157,8 @@ class Calls:
             elif self._port in self._options.subscribe_ports:
                 rpc.begin(Service.SUBSCRIBE, self._options)
         where = Where(event.direction, event.byte_start, event.byte_end)
-        self._call_row(rpc, event.place, where, {"event": OPENED, "metadata": list(rpc.metadata.items())})
+        told = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._is_late(where)}
+        self._call_row(rpc, event.place, where, told)
 
     def _call_row(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
         known = {
@@ -203,7 +204,7 @@ class Calls:
             rpc.status, rpc.status_message = event.status, event.message[:MOST_CHARACTERS] or None
         self._signal(event.call, Input.TRAILERS, event.place, event)
         if rpc is not None:
-            self._end_call(rpc, event.place, "trailers")
+            self._end_call(rpc, event, "trailers")
 
     def _reset(self, event: grpc.Reset) -> None:
         rpc = self._rpcs.get(event.call)
@@ -212,7 +213,7 @@ class Calls:
         said = Input.CANCEL if event.direction is Direction.CLIENT else Input.RESET
         self._signal(event.call, said, event.place, event)
         if rpc is not None:
-            self._end_call(rpc, event.place, "reset")
+            self._end_call(rpc, event, "reset")
 
     def _signal(self, number: int, said: Input, place: Place, event: _Ending) -> None:
         """What ends a side of the call, or all of it."""
@@ -252,7 +253,7 @@ class Calls:
         for direction in Direction:
             self._drop(rpc, direction, event.place, "the call ends within it")
         self._end_block(rpc, event.place, "call")
-        self._end_call(rpc, event.place, event.how.value)
+        self._end_call(rpc, event, event.how.value)
 
     def _go_away(self, event: http2.GoAway) -> None:
         told = (event.last_stream_id, event.code)
@@ -265,11 +266,11 @@ class Calls:
         ended = (side for side, away in self._goes_away.items() if away.ends(rpc, side, in_flight_ns))
         return next(ended, event.by)
 
-    def _end_call(self, rpc: Rpc, place: Place, how: str) -> None:
+    def _end_call(self, rpc: Rpc, event: grpc.Trailers | grpc.Reset | grpc.Closed, how: str) -> None:
         """Tell how the call ended, once: by the first thing that ends it."""
         if rpc.ended:
             return
-        rpc.ended = True
+        rpc.ended, place = True, event.place
         if rpc.session is not None and rpc.service is not Service.PUBLISH:
             end = SubscriptionInput.END if rpc.service is Service.SUBSCRIBE else QueryInput.END
             rpc.session.receive(Said(end, place.arrived_at_ns))
@@ -281,6 +282,7 @@ class Calls:
             "status_message": rpc.status_message,
             "reset_by": rpc.reset_by,
             "reset_code": rpc.reset_code,
+            "late": self._is_late(_where_of(event)),
         } | {name: rpc.counts[name] for name in COUNTED}
         self._call_row(rpc, place, None, told)
 
@@ -458,8 +460,7 @@ class Calls:
         rpc.counts["message_bytes"] += event.length
         told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
         told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self._received(where)}
-        if self._connection is not None:
-            told["late"] = self._connection.sides(where.direction)[0].is_late(where.byte_end)
+        told["late"] = self._is_late(where)
         about = self._about(rpc)
         self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
 
@@ -620,6 +621,12 @@ class Calls:
         if self._connection is None:
             return None
         return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
+
+    def _is_late(self, where: Where | None) -> bool | None:
+        """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
+        if self._connection is None or where is None:
+            return None
+        return self._connection.sides(where.direction)[0].is_late(where.byte_end)
 
     def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
         """A side's messages on the call begin where they seem to: no bytes are missing since it began."""

@@ -78,6 +78,7 @@ CALL_TYPE: Final = pa.struct(
         ("status_message", pa.string()),
         ("reset_by", pa.string()),
         ("reset_code", pa.int64()),
+        ("late", pa.bool_()),
         *((name, pa.int64()) for name in COUNTED),
     ]
 )

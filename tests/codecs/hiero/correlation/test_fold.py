@@ -736,6 +736,64 @@ def test_when_a_proof_was_sent_that_came_late_is_not_known(late: bool | None, fo
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
+@pytest.mark.parametrize(("lacks", "found"), [(0, []), (1, ["ack_order"])])
+def test_the_acknowledgment_says_whether_the_node_had_the_proof(lacks: int, found: list[str]) -> None:
+    """Its first sending wasn't captured. It comes again, when nobody waits for it any more."""
+    world = World()
+    call = world.publisher().header(121).items(121).ack(121)
+    world.now_ns += 300 * MS
+    call.proof(121).block_end(121)
+    proof = next(row for row in world.rows if row["message"] and row["message"]["proof"] is not None)
+    answer = next(row for row in world.rows if row["message"] and row["message"]["kind"] == "acknowledgement")
+    answer["message"]["peer_received"] = proof["byte_end"] - lacks
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(
+    ("rule", "profile", "script"),
+    [
+        one
+        for one in BROKEN
+        if one[0]
+        in (
+            *("duplicate", "behind", "reenter", "last_known", "last_known_set", "last_block_again", "recheck"),
+            *("backoff", "behind_repeat", "source_error_only_if_last", "node_error_all", "node_error_subscribers"),
+            *("recorded_target", "catchup_range", "earliest"),
+        )
+        and one[2] is not _no_range
+    ],
+)
+def test_what_came_late_breaks_no_rule_about_when_it_was_sent(rule: str, profile: str, script: Script) -> None:
+    world = World(profile=profile)
+    script(world)
+    for row in world.rows:
+        for told in filter(None, (row["message"], row["call_event"])):
+            told["late"] = True
+    assert rule not in world.found(until_ms=3 * HOUR_MS)
+
+
+@pytest.mark.parametrize(("lacks", "found"), [(0, ["duplicate"]), (1, [])])
+def test_an_acknowledgement_that_crossed_a_header_is_no_answer_to_it(lacks: int, found: list[str]) -> None:
+    """It is about the block of another publisher."""
+    world = World()
+    known(world)
+    world.publisher().block(110).ack(110)
+    header = next(row for row in world.rows if row["message"] and row["message"]["header"] == 110)
+    answers = [row for row in world.rows if row["message"] and row["message"]["kind"] == "acknowledgement"]
+    answers[-1]["message"]["peer_received"] = header["byte_end"] - lacks
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(50, []), (51, ["last_known_set"])])
+def test_the_first_block_of_a_node_may_have_crossed_an_answer_on_another_call(after_ms: int, found: list[str]) -> None:
+    world = World()
+    other = world.publisher().header(126)
+    world.publisher("K").block(120).ack(120)
+    world.now_ns += (after_ms - 1) * MS
+    other.end("TIMEOUT")
+    assert world.found() == found
+
+
 def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> None:
     world = World()
     call = world.publisher().header(121).items(121).ack(121)
