@@ -53,8 +53,13 @@ def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
 
 def judge_landed(captured: Iterable[pa.RecordBatch], options: HieroOptions, *ports: int) -> Judged:
     """Of packets as they were landed; `ports` are the nodes', without any the first packet is sent to one."""
+    return judge_log(tcp_inspection.read(captured, starter(options), SCHEMA, ports or None), options)
+
+
+def judge_log(log: Iterable[Row], options: HieroOptions) -> Judged:
+    """Of the rows of the log."""
     rows = defaultdict(list)
-    for row in tcp_inspection.read(captured, starter(options), SCHEMA, ports or None):
+    for row in log:
         rows[row["row_kind"]].append(row)
     fold = Fold(options)
     told: list[tuple[int, Told]] = []

@@ -88,6 +88,35 @@ def joined(rows: Iterable[Row], first: int, last: int) -> list[Row]:
     return told
 
 
+def sent_again(rows: Iterable[Row], share: int, seed: int, after_ns: int = 300_000_000) -> list[Row]:
+    """Of each hundred packets with bytes `share` were not captured. They are sent again, with what is known by then.
+
+    The other side had received them: what it sent stays as it was.
+    """
+    random = Random(seed)
+    told: list[Row] = []
+    for _, own in groupby(rows, itemgetter("flow")):
+        flow = list(own)
+        missed = [
+            row
+            for row in flow
+            if row["payload_bytes"] and not row["flags"] & (SYN | FIN | RST) and random.randrange(100) < share
+        ]
+        again = []
+        for row in missed:
+            at_ns = row["arrived_at_ns"] + after_ns
+            known = [
+                one["acknowledgment"]
+                for one in flow
+                if one["direction"] == row["direction"] and one["arrived_at_ns"] <= at_ns and not one["flags"] & RST
+            ]
+            again.append(row | {"arrived_at_ns": at_ns, "acknowledgment": known[-1]})
+        told += [row for row in flow if row not in missed] + again
+    told.sort(key=itemgetter("arrived_at_ns"))
+    numbered = [row | {"record_number": number} for number, row in enumerate(told)]
+    return sorted(numbered, key=itemgetter("flow", "record_number"))
+
+
 def _of_server(packets: Sequence[CapturedPacket], servers: Collection[int]) -> list[bool]:
     ports = [
         port

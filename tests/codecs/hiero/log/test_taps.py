@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 
 from tests.codecs.hiero.log.test_one_sided import CALM, LIVELY, PORTS, severe
+from tests.support.hiero_captures import judge_log
 from tests.support.landed import landed_packets, read_log, segments
 from tests.support.searches import fast_first
-from tests.support.taps import STRETCHES, any_tap, captured, joined
+from tests.support.taps import STRETCHES, any_tap, captured, joined, sent_again
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import SCHEMA
@@ -50,3 +51,14 @@ def test_who_said_first_what_comes_again_at_once_is_not_known(profile: str, firs
     ]
     rules = [RULE[name.removeprefix("hiero.")] for name in found if name and name.startswith("hiero.")]
     assert [rule.name for rule in rules if rule.severity is not Severity.NOTE] == []
+
+
+@pytest.mark.parametrize("seed", fast_first(range(20), most=3))
+@pytest.mark.parametrize("share", [1, 5, 20])
+@pytest.mark.parametrize("lively", [False, True], ids=["calm", "lively"])
+@pytest.mark.parametrize("profile", ["A", "B"])
+def test_when_what_comes_again_was_sent_first_is_not_known(profile: str, lively: bool, share: int, seed: int) -> None:
+    rows = sent_again(segments(landed_packets(legal(profile, lively, seed % 5)), *PORTS), share, seed)
+    options = HieroOptions(profile=profile)
+    found = judge_log(read_log(rows, starter(options), SCHEMA), options).found
+    assert [name for name in found if name in RULE and RULE[name].severity is not Severity.NOTE] == []
