@@ -270,7 +270,8 @@ class Numbering(SideState):
 
     def is_late(self, byte_end: int) -> bool:
         """Nobody knows when the byte before `byte_end` was sent first: it came late, or one before it did."""
-        return byte_end <= self._late_end
+        at = bisect_left(self._late, (byte_end,)) - 1
+        return at >= 0 and byte_end <= self._late[at][1]
 
     def note_received(self, start: int, received: int) -> None:
         """The bytes from `start` on were sent after `received` bytes of the other side came in."""
@@ -287,6 +288,7 @@ class Numbering(SideState):
     def forget_received(self, byte_end: int) -> None:
         """Nobody asks what was known when the bytes before `byte_end` were sent."""
         del self._receipts[: max(bisect_left(self._receipts, (byte_end,)) - 1, 0)]
+        del self._late[: max(bisect_left(self._late, (byte_end,)) - 1, 0)]
 
     def knew_end_of(self, theirs: Numbering) -> bool:
         """Its FIN acknowledges the other side's."""

@@ -184,7 +184,14 @@ class Side(Holes):
         recent = b64encode(self._kept()).decode()
         numbers = [getattr(self, name) for name in _NUMBERS]
         ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self.unreported.items())]
-        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._receipts}
+        return {
+            "numbers": numbers,
+            "waiting": waiting,
+            "recent": recent,
+            "ignored": ignored,
+            "heard": self._receipts,
+            "late": self._late,
+        }
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -193,6 +200,7 @@ class Side(Holes):
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
         side._receipts = [(start, received) for start, received in state["heard"]]
+        side._late = [(start, end) for start, end in state["late"]]
         for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
             data = b64decode(text)
             needs = Needs(acknowledgment, seen_bytes)
@@ -233,7 +241,6 @@ _NUMBERS: Final = (
     "_sent_from",
     "unproven",
     "_reported",
-    "_late_end",
     "_gap_since_ns",
     "_gap_end",
 )

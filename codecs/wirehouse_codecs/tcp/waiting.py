@@ -67,7 +67,8 @@ class Waiting(Numbering):
         if piece.received != UNKNOWN:
             self.note_received(piece.start, max(self.peer.received(piece.needs.acknowledgment), piece.received))
         if piece.received == UNKNOWN or piece.arrived_at_ns < place.arrived_at_ns:
-            self._late_end = piece.end
+            goes_on = bool(self._late) and self._late[-1][1] == piece.start
+            self._late.append((self._late.pop()[0] if goes_on else piece.start, piece.end))
         self._waiting_bytes -= len(piece.data)
         return self.deliver(piece.data, place)
 

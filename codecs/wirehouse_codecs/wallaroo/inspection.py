@@ -113,8 +113,12 @@ class _Sessions:
     def _judge_first(self) -> Iterator[Inspected]:
         _, _, summary, first = heappop(self._waiting)
         for found in self._folds.take(summary):
-            rule = found.rule
-            yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, first, _OWN)
+            rule, row = found.rule, first
+            if found.where is not None:
+                place = {name: getattr(found.where.place, name) for name in _FIRST[1:]}
+                bytes_of = {name: getattr(found.where, name) for name in ("direction", "byte_start", "byte_end")}
+                row = first | place | bytes_of
+            yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, row, _OWN)
 
 
 def _message(row: Row) -> Inspected:

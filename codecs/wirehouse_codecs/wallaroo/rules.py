@@ -289,5 +289,7 @@ LOSES_FRAMING: Final = frozenset({"empty_frame", "oversize_frame"})
 JUDGED_AFTER_END: Final = frozenset(
     {"frame_after_error", "message_ignored", "error_not_signalled", "not_closed_after_error"}
 )
-#: Found by comparing sessions; a single session can't break them.
-SET_RULES: Final = frozenset({"handshake_inconsistent", "stream_id_reused", "reconnect_without_backoff"})
+#: Found when a session has ended, by what the sessions before it say.
+SET_RULES: Final = frozenset(
+    {"ack_never_sent", "handshake_inconsistent", "stream_id_reused", "reconnect_without_backoff"}
+)

@@ -30,6 +30,7 @@ from wirehouse_pipelines.tables import all_tables
 FOLDERS = (Path(__file__).resolve().parents[3] / "infra" / "dashboards", Path(str(files(__package__))) / "boards")
 #: The board that stands first; the others are one a protocol.
 FIRST = "overview"
+MOST_INCIDENTS = 100
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -144,14 +145,63 @@ class Chart(_Strict):
         return self
 
 
+class Incidents(_Strict):
+    """The first chart of a board: what is wrong, who broke it, since when and how often."""
+
+    #: The findings.
+    table: Text
+    #: SQL for who broke the rule, or where, and what that is.
+    who: Text
+    title: Text
+
+    @property
+    def chart(self) -> Chart:
+        """Violations, then warnings, the newest first."""
+        columns = ("severity", "rule", f"{self.who} AS who", "source")
+        broken = f"SELECT {', '.join(columns)}, arrived_at_ns FROM {self.table} WHERE {{span}} AND severity <> 'note'"
+        worst = "CASE severity WHEN 'violation' THEN 0 ELSE 1 END"
+        return Chart(
+            id="incidents",
+            question="What is wrong, since when and how often?",
+            type="table",
+            sql=f"""
+                SELECT severity, rule, who, source, COUNT(*) AS findings, MIN(arrived_at_ns) AS first_at_ns,
+                  MAX(arrived_at_ns) AS last_at_ns
+                FROM ({broken}) AS broken GROUP BY severity, rule, who, source
+                ORDER BY {worst}, last_at_ns DESC, rule, who, source LIMIT {MOST_INCIDENTS}""",
+            values=(
+                Value(field="severity", title="Severity"),
+                Value(field="rule", title="Rule"),
+                Value(field="who", title=self.title),
+                Value(field="source", title="Source"),
+                Value(field="findings", title="Findings", unit="findings"),
+                Value(field="first_at_ns", title="First (UTC)", kind="time"),
+                Value(field="last_at_ns", title="Last (UTC)", kind="time"),
+            ),
+            empty="Nothing that was captured broke a rule.",
+            rows=Rows(
+                table=self.table,
+                columns=(*columns, "window_start", "message"),
+                where="severity <> 'note'",
+                order=f"{worst}, arrived_at_ns DESC, rule",
+            ),
+        )
+
+
 class Board(_Strict):
     """A page of charts."""
 
     title: Text
     question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
-    charts: Annotated[tuple[Chart, ...], Field(min_length=1, strict=False)]
+    incidents: Incidents
+    others: Annotated[tuple[Chart, ...], Field(min_length=1, strict=False, alias="charts")]
     #: The name of its file.
     name: Name
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """What is wrong, and then all others."""
+        return (self.incidents.chart, *self.others)
 
     @model_validator(mode="after")
     def _ids(self) -> Board:

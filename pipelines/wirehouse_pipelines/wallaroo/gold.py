@@ -18,7 +18,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "3"
+VERSION = "4"
 STATE: Final = "gold.wallaroo_state"
 OUTPUTS: Final = (
     "gold.wallaroo_sessions_history",
@@ -152,7 +152,8 @@ class _Judged(KeyFold):
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         out = [
-            {name: row[name] for name in ("connection_id", *_PLACE)}
+            {"connection_id": row["connection_id"]}
+            | {name: getattr(found.where.place, name) if found.where else row[name] for name in _PLACE}
             | {"rule": found.rule.id, "severity": found.rule.severity.value, "message": found.message}
             for row in rows.to_pylist()
             for found in self._fold.take(summary_of(row["connection_id"], row["session"]))

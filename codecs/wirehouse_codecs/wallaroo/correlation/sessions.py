@@ -14,15 +14,18 @@ from typing import Any, Final
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.session.session import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 #: Reconnects in a row that need gaps which grow.
 RECONNECTS: Final = 4
 #: So long after its last session a worker or an instance is forgotten.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 #: Versions and cookies of a worker, and streams of an instance, that are remembered; further ones are not judged.
 MOST_REMEMBERED: Final = 16_384
+#: Before all message ids.
+UNSENT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class SetFound:
     rule: Rule
     connection_id: bytes
     message: str
+    #: The frame that shows it; None: it is shown by the session as a whole.
+    where: Where | None = None
 
 
 @dataclass(slots=True)
@@ -73,11 +78,18 @@ class WorkerSessions:
 
 @dataclass(slots=True)
 class InstanceSessions:
-    """The sessions of one program and instance. Rules `stream_id_reused` and `reconnect_without_backoff`."""
+    """The sessions of one program and instance.
+
+    Rules `stream_id_reused`, `reconnect_without_backoff`, and `ack_never_sent` of ids above all that were sent before.
+    """
 
     #: Stream id -> digest of its name as hex, and back.
     names: dict[int, str] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
+    #: Stream id -> the greatest message id that was the last of a session.
+    sent: dict[int, int] = field(default_factory=dict)
+    #: What was sent before isn't known as a whole.
+    lacks: bool = False
     #: When the last session ended, and whether it failed.
     ended_ns: int | None = None
     failed: bool = False
@@ -92,7 +104,20 @@ class InstanceSessions:
         for stream_id, name in named:
             self._remember(stream_id, name)
         found = [SetFound(RULE["stream_id_reused"], summary.connection_id, text) for text in shown]
-        return found + self._reconnect(summary)
+        return [*found, *self._judge_acks(summary), *self._reconnect(summary)]
+
+    def _judge_acks(self, summary: SessionSummary) -> list[SetFound]:
+        """ACKs of what neither this session sent nor one before."""
+        found = []
+        for stream_id, message_id, where in () if self.lacks else summary.unsent:
+            if message_id > self.sent.get(stream_id, UNSENT):
+                shown = f"stream {stream_id} never sent id {message_id}"
+                found.append(SetFound(RULE["ack_never_sent"], summary.connection_id, shown, where))
+        for stream_id, message_id in summary.sent:
+            if stream_id in self.sent or len(self.sent) < MOST_REMEMBERED:
+                self.sent[stream_id] = max(message_id, self.sent.get(stream_id, UNSENT))
+        self.lacks = self.lacks or summary.lacks or len(self.sent) == MOST_REMEMBERED
+        return found
 
     def _judge_name(self, stream_id: int, name: str) -> str | None:
         """What was otherwise in an earlier session."""
@@ -130,12 +155,20 @@ class InstanceSessions:
         """What carried state writes of it."""
         names = [[stream_id, name] for stream_id, name in self.names.items()]
         ids = [[name, stream_id] for name, stream_id in self.ids.items()]
-        return {"names": names, "ids": ids, "ended_ns": self.ended_ns, "failed": self.failed, "gaps": self.gaps}
+        return {
+            "names": names,
+            "ids": ids,
+            "sent": list(self.sent.items()),
+            "lacks": self.lacks,
+            "ended_ns": self.ended_ns,
+            "failed": self.failed,
+            "gaps": self.gaps,
+        }
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> InstanceSessions:
         """The fold that `to_json` wrote."""
-        return cls(dict(row["names"]), dict(row["ids"]), row["ended_ns"], row["failed"], row["gaps"])
+        return cls(**row | {name: dict(row[name]) for name in ("names", "ids", "sent")})
 
 
 _FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {

@@ -41,7 +41,8 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
-from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session, UnsentAck
+from wirehouse_codecs.wallaroo.session.session import Where as FrameWhere
 from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
@@ -86,6 +87,18 @@ MESSAGE_TYPE: Final = pa.struct(
         ("ignored", pa.string()),
     ]
 )
+_UNSENT_TYPE: Final = pa.struct(
+    [
+        ("stream_id", _ID),
+        ("message_id", _ID),
+        ("byte_start", pa.int64()),
+        ("byte_end", pa.int64()),
+        ("arrived_at_ns", pa.int64()),
+        ("capture_arrived_at_ns", pa.int64()),
+        ("capture_id", pa.binary()),
+        ("record_number", pa.int64()),
+    ]
+)
 SESSION_TYPE: Final = pa.struct(
     [
         ("worker", pa.string()),
@@ -109,6 +122,9 @@ SESSION_TYPE: Final = pa.struct(
         ("started_at_ns", pa.int64()),
         ("ended_at_ns", pa.int64()),
         ("names", pa.list_(pa.struct([("stream_id", _ID), ("digest", pa.binary())]))),
+        ("lacks_sent", pa.bool_()),
+        ("sent", pa.list_(pa.struct([("stream_id", _ID), ("message_id", _ID)]))),
+        ("unsent_acks", pa.list_(_UNSENT_TYPE)),
     ]
 )
 STREAM_TYPE: Final = pa.struct(
@@ -503,9 +519,20 @@ class Conversation:
             "failed": told.failed,
             "started_at_ns": told.started_ns,
             "ended_at_ns": None if session.ended is None else told.ended_ns,
-            "names": [{"stream_id": number, "digest": digest} for number, digest in told.streams]
-            if session.ended is not None
-            else None,
+        } | ({} if session.ended is None else self._ended_row(told))
+
+    def _ended_row(self, told: SessionSummary) -> dict[str, Any]:
+        """What only rules over several sessions ask for."""
+        places = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+        return {
+            "names": [{"stream_id": number, "digest": digest} for number, digest in told.streams],
+            "lacks_sent": told.lacks,
+            "sent": [{"stream_id": number, "message_id": last} for number, last in told.sent],
+            "unsent_acks": [
+                {"stream_id": number, "message_id": acked, "byte_start": where.byte_start, "byte_end": where.byte_end}
+                | dict(zip(places, where.place.order, strict=True))
+                for number, acked, where in told.unsent
+            ],
         }
 
     def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
@@ -663,5 +690,14 @@ def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
         cookie_digest=session["cookie_hash"],
         accepted=session["accepted"],
         failed=session["failed"],
+        lacks=session["lacks_sent"],
         streams=tuple((int(name["stream_id"]), name["digest"]) for name in session["names"] or ()),
+        sent=tuple((int(one["stream_id"]), int(one["message_id"])) for one in session["sent"] or ()),
+        unsent=tuple(map(_unsent_of, session["unsent_acks"] or ())),
     )
+
+
+def _unsent_of(row: dict[str, Any]) -> UnsentAck:
+    place = Place(row["arrived_at_ns"], row["capture_arrived_at_ns"], row["capture_id"], row["record_number"])
+    where = FrameWhere(Direction.SERVER, place, row["byte_start"], row["byte_end"])
+    return UnsentAck(int(row["stream_id"]), int(row["message_id"]), where)

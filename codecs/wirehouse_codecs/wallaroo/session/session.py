@@ -60,6 +60,8 @@ from wirehouse_codecs.wallaroo.session.streams import (
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
 SNAPSHOT_VERSION: Final = 5
+#: Of a session so many ACKs of what it did not send are remembered.
+MOST_UNSENT: Final = 16
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -131,6 +133,14 @@ class Where:
     def of(cls, received: Received) -> Where:
         """Where `received` stands."""
         return cls(received.direction, received.place, received.byte_start, received.byte_end)
+
+
+class UnsentAck(NamedTuple):
+    """An ACK of a message that its stream did not send in this session."""
+
+    stream_id: int
+    message_id: int
+    where: Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +239,8 @@ class Session:
         #: The rule of `ENDS` that was broken.
         self.ended_by: str | None = None
         self.errors: set[Direction] = set()
+        #: Rule `ack_never_sent`, if no earlier session of the instance sent them.
+        self.unsent: list[UnsentAck] = []
         self.ended: End | None = None
         self.first_ns: int | None = None
         self.last_ns: int | None = None
@@ -899,7 +911,9 @@ class Session:
         if verdict is AckVerdict.BACK:
             self._find("ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
         elif verdict is AckVerdict.NEVER_SENT and not self._from_before(message_id, stream):
-            self._find("ack_never_sent", f"stream {stream_id} never sent id {message_id}", stream_id)
+            assert self._where is not None
+            if len(self.unsent) < MOST_UNSENT:
+                self.unsent.append(UnsentAck(stream_id, message_id, self._where))
         elif verdict is not AckVerdict.FORWARD:
             stream.ack_unseen(message_id, rises=self.dialect.skips_repeats)
         if not self.dialect.answers_notify and stream.is_unstable(message_id):
@@ -973,6 +987,7 @@ class Session:
                 "errors": sorted(self.errors),
                 "lacks": sorted(self.lacks),
                 "violated": self._violated,
+                "unsent": [[*one[:2], _where_to_json(one.where)] for one in self.unsent],
                 "names": [[name.hex(), stream_id] for name, stream_id in self._names.items()],
                 "streams": [[stream_id, stream.to_json()] for stream_id, stream in self.streams.items()],
             },
@@ -996,6 +1011,10 @@ class Session:
         self.errors = {Direction(side) for side in state["errors"]}
         self.lacks = {Direction(side) for side in state["lacks"]}
         self._violated = (state["violated"][0], state["violated"][1])
+        for stream_id, message_id, row in state["unsent"]:
+            where = _where_from_json(row)
+            assert where is not None
+            self.unsent.append(UnsentAck(stream_id, message_id, where))
         self._names = {bytes.fromhex(name): stream_id for name, stream_id in state["names"]}
         self.streams = {stream_id: Stream.from_json(row) for stream_id, row in state["streams"]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.session.session import End, Session
+from wirehouse_codecs.wallaroo.session.session import End, Session, UnsentAck
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,13 @@ class SessionSummary:
     accepted: bool
     #: It was refused, reset, or ended by an ERROR or a violation.
     failed: bool
+    #: Messages that the connector sent may be missing.
+    lacks: bool = False
     #: Stream ids and digests of their names.
     streams: tuple[tuple[int, bytes], ...] = ()
+    #: Stream ids and the last message id that was sent.
+    sent: tuple[tuple[int, int], ...] = ()
+    unsent: tuple[UnsentAck, ...] = ()
 
 
 def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSummary:
@@ -48,5 +53,8 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
         # Where the answer to a HELLO was not captured it is unknown.
         accepted=session.accepted and (session.initial_credits is not None or session.version is None),
         failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
+        lacks=session.may_miss(Direction.CLIENT) or session.untracked or session.unattributed,
         streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
+        sent=tuple((sid, stream.last_id) for sid, stream in session.streams.items() if stream.last_id is not None),
+        unsent=tuple(session.unsent),
     )

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold, Folds, SetFound, keys
 from wirehouse_codecs.wallaroo.frames import Error, Ok
-from wirehouse_codecs.wallaroo.session.session import End
+from wirehouse_codecs.wallaroo.session.session import End, UnsentAck, Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
 SECOND = 10**9
@@ -159,6 +161,37 @@ def test_sessions_at_one_time_are_no_reconnects() -> None:
         replace(PLAIN, connection_id=bytes([n]), started_ns=n, ended_ns=SECOND + n, failed=True) for n in range(9)
     ]
     assert judge(beside) == []
+
+
+def unsent(*acks: int, stream_id: int = 1) -> tuple[UnsentAck, ...]:
+    where = Where(Direction.SERVER, Place(0, 0, b"c", 7), 0, 9)
+    return tuple(UnsentAck(stream_id, message_id, where) for message_id in acks)
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [
+        ({}, [1]),
+        ({"sent": ((1, 8),)}, [1]),
+        ({"sent": ((1, 9),)}, []),
+        ({"sent": ((2, 9),)}, [1]),
+        ({"lacks": True}, []),
+        ({"sent": ((1, 9),), "instance_name": b"other"}, [1]),
+    ],
+)
+@pytest.mark.parametrize("between", [[], [{"sent": ((1, 2),)}]])
+def test_an_ack_may_be_of_what_an_earlier_session_sent(
+    before: dict[str, Any], between: list[dict[str, Any]], found: list[int]
+) -> None:
+    last = {"sent": ((1, 3),), "unsent": unsent(9)}
+    told = of_rule("ack_never_sent", sessions(before, *between, last))
+    assert places(told) == [1 + len(between)] * bool(found)
+    assert all(one.where is not None and one.where.place.record_number == 7 for one in told)
+
+
+def test_an_ack_of_what_only_a_later_session_sends_is_of_nothing() -> None:
+    told = of_rule("ack_never_sent", sessions({"unsent": unsent(9)}, {"sent": ((1, 9),)}))
+    assert places(told) == [0]
 
 
 def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[..., Any]) -> None:
