@@ -101,7 +101,7 @@ class Calls:
         self._log, self._options, self._connection = log, options, connection
         self._node, self._port, self._client = node, port, client
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
-        late = connection is not None and connection.opened == "middle"
+        late = connection is not None and connection.began_before_capture
         self._lost = set(Direction) if late else set()
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
@@ -625,7 +625,7 @@ class Calls:
         """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
         if self._connection is None:
             return None
-        return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
+        return self._connection.peer_received(where.direction, where.byte_end)
 
     def _is_late(self, where: Where | None) -> bool | None:
         """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
@@ -640,8 +640,7 @@ class Calls:
     @property
     def _uncaptured(self) -> set[Direction]:
         """Sides of which nothing was captured: they may have said anything."""
-        one = self._connection
-        return set() if one is None else {side.direction for side in (one.client, one.server) if not side.packets}
+        return set() if self._connection is None else set(self._connection.unheard_sides)
 
     def _find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None

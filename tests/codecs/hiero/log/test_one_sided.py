@@ -159,9 +159,7 @@ SHOWN_BY = {
 
 @pytest.mark.parametrize("missing", Direction)
 @pytest.mark.parametrize(("profile", "name"), FAULTS)
-def test_without_a_side_a_fault_is_found_if_the_other_one_shows_it(
-    profile: str, name: str, missing: Direction
-) -> None:
+def test_without_a_side_a_fault_is_found_if_the_other_one_shows_it(profile: str, name: str, missing: Direction) -> None:
     packets, _ = faulty(profile, name)
     found = judge_landed(part_of(packets, missing, 0.0, nodes=FAULT_NODES), HieroOptions(profile=profile), *PORTS).found
     is_shown = name in SHOWN_BY[S if missing is C else C]
