@@ -100,12 +100,12 @@ class Connection:
 
     @property
     def began_before_capture(self) -> bool:
-        """Both sides may have said anything before the first packet."""
+        """Both sides may have sent anything before the first packet."""
         return self.opened == "middle"
 
     @property
     def unheard_sides(self) -> list[Direction]:
-        """The sides of which no packet was captured so far: they may have said anything."""
+        """The sides of which no packet was captured so far: they may have sent anything."""
         return [side.direction for side in (self.client, self.server) if not side.packets]
 
     def peer_received(self, direction: Direction, byte_end: int) -> int:
