@@ -149,6 +149,34 @@ def test_a_race_has_several_publishers(lake: Lake) -> None:
     assert (race["skipped"], race["resent"], race["first_at_ns"], race["last_at_ns"]) == (1, 0, 20, 40)
 
 
+def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
+    place = {"node": "n", "byte_start": 0, "direction": "client", "publisher": "A", "call": "1"}
+    write(
+        lake,
+        "gold.hiero_decisions_history",
+        place | {"byte_end": 5, "offered": 7, "actual": "accepted", "arrived_at_ns": 20, "answered_at_ns": 90},
+        place | {"byte_end": 9, "offered": 8, "actual": "accepted", "arrived_at_ns": 100, "answered_at_ns": 170},
+        place | {"byte_end": 11, "offered": 9, "actual": "behind", "arrived_at_ns": 200, "answered_at_ns": 201},
+    )
+    publish = {"row_kind": "message", "service": "publishBlockStream", "node": "n"}
+    subscribe = publish | {"service": "subscribeBlockStream"}
+    write(
+        lake,
+        "silver.hiero",
+        publish | {"call": "1", "arrived_at_ns": 50, "message": {"proof": 7}},
+        publish | {"call": "1", "arrived_at_ns": 60, "message": {"proof": 7}},
+        # Of another call, of another node, of another block.
+        publish | {"call": "2", "arrived_at_ns": 30, "message": {"proof": 7}},
+        subscribe | {"call": "3", "arrived_at_ns": 95, "message": {"header": 7}},
+        subscribe | {"call": "4", "arrived_at_ns": 94, "message": {"header": 7}},
+        subscribe | {"call": "5", "arrived_at_ns": 80, "message": {"header": 7}, "node": "m"},
+        subscribe | {"call": "3", "arrived_at_ns": 99, "message": {"header": 9}},
+    )
+    names = ("block_number", "sending_ns", "verifying_ns", "delivering_ns")
+    told = rows(lake, f"SELECT {', '.join(names)} FROM gold.hiero_latencies ORDER BY block_number")
+    assert [tuple(row[name] for name in names) for row in told] == [(7, 30, 40, 4), (8, None, None, None)]
+
+
 def series_of(calls: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """gold.hiero_retries of one publisher at one node: started_at_ns, failures, gaps, grows, state."""
     series: list[dict[str, Any]] = []

@@ -43,7 +43,11 @@ LEGAL_NODES = bytes((10, 0, 0))
 FAULT_NODES = bytes((10, 0, 200))
 #: Without one side, or without half of one side's packets.
 ONE_SIDED = [pytest.param(side, 0.0, 0, id=f"without-{side}") for side in Direction]
-HALVES = [pytest.param(side, 0.5, seed, id=f"half-{side}-{seed}") for side in Direction for seed in range(20)]
+HALVES = [
+    pytest.param(side, 0.5, seed, id=f"half-{side}-{seed}", marks=[pytest.mark.long] if seed >= 4 else [])
+    for side in Direction
+    for seed in range(20)
+]
 
 
 @cache

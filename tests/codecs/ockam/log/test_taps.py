@@ -35,7 +35,7 @@ def sent(config: SimulatorConfig) -> list[CapturedPacket]:
     return list(simulate(config))
 
 
-@pytest.mark.parametrize(("shape", "tap"), fast_first(TAPS, by=lambda one: one[0]), ids=str)
+@pytest.mark.parametrize(("shape", "tap"), fast_first(TAPS, by=lambda one: one[0], most=12), ids=str)
 def test_what_a_tap_makes_of_legal_traffic_breaks_no_rule(shape: int, tap: Tap) -> None:
     packets = captured(sent(SHAPES[shape]), {PORT}, tap)
     assert severe(segments(landed_packets(packets), PORT)) == set()
