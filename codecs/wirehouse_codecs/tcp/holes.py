@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
@@ -76,9 +77,14 @@ class Holes(Waiting):
         return events + self._release_answers(place)
 
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
-        """Both sides wait for each other: deliver the next bytes of that whose arrived later."""
-        later = max(self, theirs, key=_waits_since_ns)
-        return [Unordered(place), *later._release_answers(place)]
+        """Both sides wait for each other: deliver the next bytes of that whose arrived later.
+
+        At the beginning that is the client: it opened the connection to ask.
+        """
+        first = max(self, theirs, key=_waits_since_ns)
+        if not (self.next_byte or theirs.next_byte):
+            first = self if self.direction is Direction.CLIENT else theirs
+        return [Unordered(place), *first._release_answers(place)]
 
     def tell_next_hole(self, place: Place) -> list[Event]:
         """Give up the gap at the next byte, if there is one."""

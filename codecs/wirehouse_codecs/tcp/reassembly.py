@@ -96,7 +96,8 @@ The order of the two directions
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.
 - Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
-  both sides wait for each other nevertheless, what arrived later goes first, and `Unordered` says that nobody knows.
+  both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
+  `Unordered` says that nobody knows.
 
 Copies
 ------

@@ -1193,6 +1193,18 @@ def test_where_both_wait_for_each_other_the_later_goes_first() -> None:
     assert plain(events) == ["unordered", ("client", 0, b"question"), ("server", 0, b"answer")]
 
 
+@pytest.mark.parametrize("first", [C, S])
+def test_at_the_beginning_the_client_goes_first_and_later_who_arrived_last(first: Direction) -> None:
+    talk = Dialogue().open()
+    talk.send(first, 0, b"12345678", acknowledgment=8)
+    second = S if first is C else C
+    events = talk.send(second, 0, b"12345678", acknowledgment=8)
+    assert plain(events) == ["unordered", ("client", 0, b"12345678"), ("server", 0, b"12345678")]
+    talk.send(first, 8, b"abcd", acknowledgment=12)
+    events = talk.send(second, 8, b"abcd", acknowledgment=12)
+    assert plain(events) == ["unordered", (str(second), 8, b"abcd"), (str(first), 8, b"abcd")]
+
+
 @pytest.mark.parametrize("how", ["reset", "reuse", "idle"])
 def test_what_waits_for_the_other_side_is_told_before_the_end(how: str) -> None:
     talk = Dialogue().open()
