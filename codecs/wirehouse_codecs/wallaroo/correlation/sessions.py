@@ -86,7 +86,7 @@ class InstanceSessions:
     #: Stream id -> digest of its name as hex, and back.
     names: dict[int, str] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
-    #: Stream id -> the greatest message id that was the last of a session.
+    #: Stream id -> the highest message id.
     sent: dict[int, int] = field(default_factory=dict)
     #: What was sent before isn't known as a whole.
     lacks: bool = False

@@ -209,6 +209,7 @@ class Plain:
                 stream.last_seen = marks[loops.LAST_SEEN]
             if state[loops.SENT]:
                 stream.first_id, stream.last_id = marks[loops.FIRST_ID], marks[loops.LAST_ID]
+                stream.highest_id = marks[loops.HIGHEST_ID]
             if state[loops.ACKED]:
                 stream.last_acked = marks[loops.LAST_ACKED]
             if state[loops.FORGOTTEN]:
@@ -230,5 +231,6 @@ def _marks(stream: Stream) -> list[int]:
     """A row of loops.advance's `marks`; 0 stands for what isn't there."""
     low, high = stream.forgotten or (0, 0)
     reference = stream.references[0] if stream.references else 0
-    words = (stream.last_seen, stream.first_id, stream.last_id, stream.last_acked, low, high, reference)
+    sent = (stream.first_id, stream.last_id, stream.highest_id)
+    words = (stream.last_seen, *sent, stream.last_acked, low, high, reference)
     return [word or 0 for word in words]

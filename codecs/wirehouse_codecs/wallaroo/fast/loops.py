@@ -279,8 +279,8 @@ OPEN, NOTIFIED, LENIENT, RISING = range(6, 10)
 SEEN, SENT, FORGOTTEN, REFERRED, EVER_ACKED, ACKED, CHANGED, NAMED_BY = range(10, 18)
 STATES = 18
 #: Words of a stream, as columns of `marks`.
-LAST_SEEN, FIRST_ID, LAST_ID, LAST_ACKED, FORGOTTEN_LOW, FORGOTTEN_HIGH, REFERRED_TO = range(7)
-STREAM_WORDS = 7
+LAST_SEEN, FIRST_ID, LAST_ID, HIGHEST_ID, LAST_ACKED, FORGOTTEN_LOW, FORGOTTEN_HIGH, REFERRED_TO = range(8)
+STREAM_WORDS = 8
 #: Numbers of the session. BALANCED: its credits are known. DRY: the row that took the last credit, -1 if none did,
 #: DRY_BEFORE if it came before; DRY_NS is when.
 BALANCE, BALANCED, GRANTED, SPENT, IDS, DRY, DRY_NS, ONLY_STREAM = range(8)
@@ -459,6 +459,8 @@ def take_message(
         states[slot, SENT] = 1
         marks[slot, FIRST_ID] = message_id
     marks[slot, LAST_ID] = message_id
+    if message_id > marks[slot, HIGHEST_ID]:
+        marks[slot, HIGHEST_ID] = message_id
     states[slot, CHANGED] = 1
     states[slot, MESSAGES] += 1
     awaited = fixed[TEXTUAL] or not flags & _BOUNDARY

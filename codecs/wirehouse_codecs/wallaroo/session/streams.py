@@ -186,6 +186,7 @@ class Stream:
     messages: int = 0
     first_id: int | None = None
     last_id: int | None = None
+    highest_id: int | None = None
     sent: Sent = field(default_factory=Sent)
     #: Ids of ephemeral messages, those whose ack is forgotten among them.
     ephemeral: set[int] = field(default_factory=set)
@@ -283,6 +284,7 @@ class Stream:
         if self.first_id is None:
             self.first_id = message_id
         self.last_id = message_id
+        self.highest_id = message_id if self.highest_id is None else max(message_id, self.highest_id)
         self.sent.add(message_id, self.messages, AWAITED * awaits_ack | UNSTABLE * unstable)
 
     def ack(self, message_id: int) -> AckVerdict:
@@ -376,6 +378,7 @@ class Stream:
             "messages": self.messages,
             "first_id": self.first_id,
             "last_id": self.last_id,
+            "highest_id": self.highest_id,
             "sent": [[message_id, *sent] for message_id, sent in self.sent.items()],
             "ephemeral": sorted(self.ephemeral),
             "acked_at": self.acked_at,

@@ -30,7 +30,7 @@ class SessionSummary:
     lacks: bool = False
     #: Stream ids and digests of their names.
     streams: tuple[tuple[int, bytes], ...] = ()
-    #: Stream ids and the last message id that was sent.
+    #: Stream ids and the highest message id that was sent.
     sent: tuple[tuple[int, int], ...] = ()
     unsent: tuple[UnsentAck, ...] = ()
 
@@ -55,6 +55,8 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
         failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
         lacks=session.may_miss(Direction.CLIENT) or session.untracked or session.unattributed,
         streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
-        sent=tuple((sid, stream.last_id) for sid, stream in session.streams.items() if stream.last_id is not None),
+        sent=tuple(
+            (sid, stream.highest_id) for sid, stream in session.streams.items() if stream.highest_id is not None
+        ),
         unsent=tuple(session.unsent),
     )

@@ -256,3 +256,20 @@ def test_a_connector_that_resets_knew_what_its_last_bytes_acknowledge() -> None:
     assert name in severe(broken((*asked, BYE)))
     assert name in severe(broken((*asked, t_message(2), End(Ending.RESET))))
     assert name not in severe(broken((*asked, End(Ending.RESET))))
+
+
+#: Each sends ids of which the last one is not the highest, 20.
+FALLING: dict[str, Talk] = {
+    "ids in any order": (*T_OPEN, t_message(20), t_message(10), BYE),
+    "a NACK": (*T_OPEN, *map(t_message, range(2, 21)), t_nack(1), t_notify(reference=1), t_message(2), BYE),
+    "all at once": (*T_OPEN, Say(C, b"".join(t_message(n).data for n in [*range(2, 21), 10])), BYE),
+}
+
+
+@pytest.mark.parametrize("earlier", FALLING)
+@pytest.mark.parametrize(("acked", "found"), [(20, []), (21, ["ack_never_sent"])])
+def test_a_later_session_may_ack_up_to_the_highest_id_of_an_earlier_one(
+    earlier: str, acked: int, found: list[str]
+) -> None:
+    opened = (t_hello(), t_ok((1, 1)), t_notify(reference=1), t_message(30))
+    assert severe(broken((FALLING[earlier], (*opened, t_ack(1, (1, 30)), t_ack(1, (1, acked)), BYE)))) == found
