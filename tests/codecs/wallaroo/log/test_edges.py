@@ -320,3 +320,20 @@ def test_an_id_may_have_been_sent_again_where_the_capture_has_a_hole(
     assert len(sent) - len(seen) == (missed is not None)
     told = [row["rule"] for kind, row in inspect(landed_packets(seen), PORT) if kind == VIOLATION]
     assert [rule for rule in told if rule.startswith("wallaroo.ack")] == [f"wallaroo.{rule}" for rule in rules]
+
+
+#: Of an instance that sent ids up to 20 on an earlier connection, and a session in which the worker acks the last one.
+SENT_20: Talk = (*T_OPEN, t_message(20))
+ACKS_20: Talk = (
+    *(t_hello(), t_ok((1, 1)), t_notify(reference=1), t_message(30)),
+    *(t_ack(1, (1, 30)), t_ack(1, (1, 20)), BYE),
+)
+
+
+def test_the_earlier_session_may_go_on_when_the_later_one_ends() -> None:
+    """The connector's host died: nothing closed its connection."""
+    assert severe(broken((SENT_20, ACKS_20))) == []
+    assert severe(broken(((*T_OPEN, BYE), ACKS_20))) == ["ack_never_sent"]
+    # Also for other sessions it isn't known what came of it.
+    assert severe(broken((SENT_20, (*T_OPEN, BYE), ACKS_20))) == []
+    assert severe(broken((T_OPEN, (*T_OPEN, BYE), ACKS_20))) == []
