@@ -96,6 +96,24 @@ class Connection:
             return None
         return next((side for side in (self.client, self.server) if side.is_uncaptured), None)
 
+    # What protocols ask
+
+    @property
+    def began_before_capture(self) -> bool:
+        """Both sides may have sent anything before the first packet."""
+        return self.opened == "middle"
+
+    @property
+    def unheard_sides(self) -> list[Direction]:
+        """The sides of which no packet was captured so far: they may have sent anything."""
+        return [side.direction for side in (self.client, self.server) if not side.packets]
+
+    def peer_received(self, direction: Direction, byte_end: int) -> int:
+        """So many bytes of the other side a side had received, at most: see `Side.peer_received`."""
+        return self.sides(direction)[0].peer_received(byte_end)
+
+    # Reassembly
+
     @property
     def holds_enough(self) -> bool:
         """No more segments may be held."""

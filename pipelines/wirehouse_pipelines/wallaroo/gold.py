@@ -18,7 +18,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "5"
+VERSION = "6"
 STATE: Final = "gold.wallaroo_state"
 OUTPUTS: Final = (
     "gold.wallaroo_sessions_history",

@@ -59,11 +59,6 @@ def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint
     return {options.role_of(side): f"{end.address}:{end.port}" for side, end in ends.items()}
 
 
-def unseen(connection: Connection) -> list[Direction]:
-    """The directions of which the capture has no packet at all, so that nobody knows what was sent there."""
-    return [direction for direction in Direction if not connection.sides(direction)[0].packets]
-
-
 def knows_more(connection: Connection, piece: Data) -> bool:
     """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
     return received(connection, piece) > 0
@@ -71,8 +66,7 @@ def knows_more(connection: Connection, piece: Data) -> bool:
 
 def received(connection: Connection, piece: Data) -> int:
     """How many bytes of the other side, and its FIN, the host of who sent the piece had received, at most."""
-    ours, _ = connection.sides(piece.direction)
-    return ours.peer_received(piece.byte_start + len(piece.data))
+    return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
 
 
 class Account:
@@ -269,7 +263,7 @@ class Conversation:
     ) -> None:
         self._log, self._options, self._connection = log, options, connection
         self._senders = senders_of(options, log.client, server)
-        late = connection.opened == "middle"
+        late = connection.began_before_capture
         self._reader = Reader(options, started_late=late)
         self._account = Account(log, options, Session(options, started_late=late))
         self._begun = False
@@ -288,7 +282,7 @@ class Conversation:
     def _peer_received(self, role: Role, byte_end: int) -> int:
         """How many bytes of the other side the host of `role` had received, at most, when it sent a byte."""
         side = next(one for one in Direction if self._options.role_of(one) is role)
-        return self._connection.sides(side)[0].peer_received(byte_end)
+        return self._connection.peer_received(side, byte_end)
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""

@@ -23,7 +23,6 @@ from wirehouse_codecs.bamboo.log.conversation import (
     knows_more,
     received,
     senders_of,
-    unseen,
 )
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.session.session import Session
@@ -87,7 +86,7 @@ class Pair:
         connection = self.connections.get(other)
         if connection is None:
             return other not in self.members
-        return connection.client.incomplete or connection.server.incomplete or bool(unseen(connection))
+        return connection.client.incomplete or connection.server.incomplete or bool(connection.unheard_sides)
 
     @property
     def over(self) -> bool:
@@ -127,7 +126,7 @@ class Pairs:
         """The dialogue of a connection: one that joins a pair, or goes on from its snapshot."""
         channel = self.options.channel_at(server.port)
         if snapshot is None:
-            late = connection.opened == "middle"
+            late = connection.began_before_capture
             pair = self._pair_of(channel, connection, log.client, late)
             reader = Reader(self.options, channel, started_late=late)
         else:
@@ -225,7 +224,7 @@ class Half:
         self._stop()
         session = self._pair.account.session
         if pieces and not session.state.partial:
-            for direction in unseen(self._pair.connections[self._channel]):
+            for direction in self._pair.connections[self._channel].unheard_sides:
                 self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:

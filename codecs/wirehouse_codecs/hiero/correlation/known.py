@@ -91,8 +91,9 @@ class Known:
             if call.partial or call.service is None:
                 self._come_back(call)
             self._bound_calls()
-        if call.service is None:
+        if call.service is None and event.service is not None:
             call.service, call.publisher = event.service, event.publisher
+            self._note_partial(call, event)
         if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
             call.profile = event.told.get("profile") or call.profile
             call.said_ns = event.at_ns

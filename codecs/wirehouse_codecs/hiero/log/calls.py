@@ -101,7 +101,7 @@ class Calls:
         self._log, self._options, self._connection = log, options, connection
         self._node, self._port, self._client = node, port, client
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
-        late = connection is not None and connection.opened == "middle"
+        late = connection is not None and connection.began_before_capture
         self._lost = set(Direction) if late else set()
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
@@ -140,7 +140,7 @@ class Calls:
         metadata = dict(event.metadata[:MOST_METADATA])
         # Without any header fields the call began before the capture, or they are lost. If the node was heard before
         # the request, messages of it may be missing.
-        late = not metadata or event.call in self._rpcs or self._is_one_sided or event.place == self._doubted
+        late = not metadata or event.call in self._rpcs or bool(self._uncaptured) or event.place == self._doubted
         rpc = Rpc(event.call, event.place, late=late)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
@@ -540,7 +540,8 @@ class Calls:
             if begins or rpc.block is None:
                 if rpc.block is not None:
                     carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
-                rpc.block = ComingBlock(at_ns, judged=begins or not (rpc.partial or rpc.ended))
+                is_known = self._is_framed(rpc, direction) and not rpc.ended
+                rpc.block = ComingBlock(at_ns, judged=begins or is_known)
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)
@@ -610,17 +611,21 @@ class Calls:
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             said = said._replace(byte_end=where.byte_end, received=self._received(where))
         ignored, found = rpc.session.receive(said)
-        in_doubt = self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns
-        if not (self._lost or self._is_one_sided or in_doubt):
+        missing = self._lost | self._uncaptured
+        if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
+            # Each side's own messages are in order.
+            rpc.session.miss()
+        elif missing:
+            rpc.session.miss(missing)
+        else:
             return ignored, found
-        rpc.session.miss()
-        return ignored, ()
+        return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 
     def _received(self, where: Where) -> int | None:
         """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
         if self._connection is None:
             return None
-        return self._connection.sides(where.direction)[0].peer_received(where.byte_end)
+        return self._connection.peer_received(where.direction, where.byte_end)
 
     def _is_late(self, where: Where | None) -> bool | None:
         """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
@@ -633,10 +638,9 @@ class Calls:
         return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
 
     @property
-    def _is_one_sided(self) -> bool:
-        """Nothing of one side was captured: it may have said anything."""
-        one = self._connection
-        return one is not None and not (one.client.packets and one.server.packets)
+    def _uncaptured(self) -> set[Direction]:
+        """Sides of which nothing was captured: they may have said anything."""
+        return set() if self._connection is None else set(self._connection.unheard_sides)
 
     def _find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None

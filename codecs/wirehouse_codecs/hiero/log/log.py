@@ -71,7 +71,7 @@ class Conversation:
         self, log: Log, connection: Connection, server: Endpoint, options: HieroOptions, snapshot: str | None
     ) -> None:
         self._log, self._connection = log, connection
-        late = connection.opened == "middle"
+        late = connection.began_before_capture
         ports = (*options.publish_ports, *options.subscribe_ports)
         # Where services are parted by port, they are still those of one node.
         node = server.address if server.port in ports else f"{server.address} {server.port}"

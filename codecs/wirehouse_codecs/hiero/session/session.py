@@ -16,7 +16,7 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -50,6 +50,7 @@ from wirehouse_codecs.hiero.wire.messages import (
     SubscribeRequest,
     SubscribeStatus,
 )
+from wirehouse_codecs.tcp.endpoints import Direction
 
 SNAPSHOT_VERSION: Final = 3
 #: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
@@ -127,6 +128,8 @@ class Found(NamedTuple):
 
     rule: Rule
     message: str
+    #: The side whose bytes alone show it, and nothing that the other one says could excuse it.
+    alone: Direction | None = None
 
 
 @dataclass(slots=True)
@@ -164,7 +167,7 @@ class _Memory:
     last: int | None = None
 
 
-Broken = list[tuple[str, str]]
+Broken = Sequence[tuple[str, str] | tuple[str, str, Direction]]
 Effect = Callable[["Call", Said], Broken]
 
 
@@ -245,7 +248,8 @@ def _after_end(call: Call, said: Said) -> Broken:
     if memory.went_on or memory.missed or in_time or _unknowing(said, memory.ended_end):
         return []
     memory.went_on = True
-    return [("end_last", f"{said.input} while the call is {call.state}")]
+    shown = f"{said.input} while the call is {call.state}"
+    return [("end_last", shown, Direction.CLIENT) if call.state is State.PUBLISHER_ENDED else ("end_last", shown)]
 
 
 def _without_header(call: Call, said: Said) -> Broken:
@@ -265,7 +269,7 @@ def _end_unproven(call: Call, said: Said) -> Broken:
 
 def _end_stream(call: Call, said: Said) -> Broken:
     call.memory.went_on = False
-    broken = _range(said)
+    broken = [*_range(said)]
     if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and not _unknowing(said, call.memory.reported_end):
         broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
     return broken
@@ -275,7 +279,8 @@ def _range(said: Said) -> Broken:
     """A range that is missing is judged in correlation: there L is known."""
     if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
         return []
-    return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
+    shown = f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}"
+    return [("earliest", shown, Direction.CLIENT)]
 
 
 def _acknowledge(call: Call, said: Said) -> Broken:
@@ -284,7 +289,7 @@ def _acknowledge(call: Call, said: Said) -> Broken:
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
-        return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}")]
+        return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}", Direction.SERVER)]
     memory.acknowledged = number
     return []
 
@@ -341,7 +346,8 @@ def _resend(call: Call, said: Said) -> Broken:
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
     memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
     if memory.acknowledged is not None and number <= memory.acknowledged:
-        return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
+        shown = f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged"
+        return [("skip_pair", shown, Direction.SERVER)]
     return []
 
 
@@ -353,11 +359,11 @@ def _node_ends(call: Call, said: Said) -> Broken:
 
 
 def _duplicate_ends(call: Call, said: Said) -> Broken:
-    return _duplicate(call, said) + _node_ends(call, said)
+    return [*_duplicate(call, said), *_node_ends(call, said)]
 
 
 def _behind_ends(call: Call, said: Said) -> Broken:
-    return _behind(call, said) + _node_ends(call, said)
+    return [*_behind(call, said), *_node_ends(call, said)]
 
 
 def _leave(call: Call, said: Said) -> Broken:
@@ -542,11 +548,11 @@ def _deliver(call: Call, said: Said) -> Broken:
         if is_first and first is not None and number != first:
             return [("subscriber_range", f"block {number} comes first, {first} was asked for")]
     elif number <= before:
-        return [("subscriber_order", f"block {number} begins after block {before}")]
+        return [("subscriber_order", f"block {number} begins after block {before}", Direction.SERVER)]
     elif number > before + 1:
-        return [("subscriber_gap", f"block {number} follows on block {before}")]
+        return [("subscriber_gap", f"block {number} follows on block {before}", Direction.SERVER)]
     elif call.state is Subscription.DELIVERING:
-        return [("subscriber_gap", f"block {number} begins before the proof of block {before}")]
+        return [("subscriber_gap", f"block {number} begins before the proof of block {before}", Direction.SERVER)]
     if last is None or number <= last or memory.went_on:
         return []
     memory.went_on = True
@@ -692,7 +698,7 @@ class Call:
         broken = step.effect(self, said) if step.effect else []
         if not self.skips_earlier(said):
             self.state = step.state
-        return None, tuple(Found(RULE[rule], message) for rule, message in broken)
+        return None, _found(broken)
 
     def _unlisted(self, said: Said) -> tuple[Found, ...]:
         rule = None
@@ -705,8 +711,11 @@ class Call:
             if self.memory.went_on or self.memory.missed:
                 return ()
             self.memory.went_on = True
-        broken = _after_end(self, said) if rule == "end_last" else [] if rule is None else [(rule, shown)]
-        return tuple(Found(RULE[name], message) for name, message in broken)
+        if rule is None:
+            return ()
+        if rule == "end_last":
+            return _found(_after_end(self, said))
+        return _found([(rule, shown, Direction.SERVER) if rule == "subscriber_order" else (rule, shown)])
 
     def _goes_on(self, said: Said) -> bool:
         """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
@@ -732,8 +741,8 @@ class Call:
         number, header = said.number, self.memory.header
         return said.input is Input.SKIP and number is not None and header is not None and number < header
 
-    def miss(self) -> None:
-        """Messages of the call are missing."""
+    def miss(self, sides: Collection[Direction] = tuple(Direction)) -> None:
+        """Messages of the call are missing, of these sides."""
         self.partial = True
         if self.service is Service.PUBLISH:
             assert isinstance(self.state, State)
@@ -742,8 +751,11 @@ class Call:
             self.memory = _Memory(
                 acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
             )
+            if Direction.CLIENT not in sides:
+                # What the publisher says after its own end is in order.
+                self.memory.missed, self.memory.went_on = known.missed, known.went_on
             return
-        if self.service is Service.SUBSCRIBE:
+        if self.service is Service.SUBSCRIBE and Direction.SERVER in sides:
             self.memory = _Memory(first=self.memory.first, last=self.memory.last, headers=1, missed=True)
         if self.state in (Subscription.CONNECTED, Query.CONNECTED):
             self.state = type(self.state)("unknown")
@@ -762,6 +774,10 @@ class Call:
         """The state, as JSON has it."""
         memory = {name: getattr(self.memory, name) for name in _Memory.__slots__}
         return {"version": SNAPSHOT_VERSION, "state": self.state, "partial": self.partial, "memory": memory}
+
+
+def _found(broken: Broken) -> tuple[Found, ...]:
+    return tuple(Found(RULE[one[0]], one[1], one[2] if len(one) == 3 else None) for one in broken)
 
 
 def _unknowing(said: Said, end: int) -> bool:

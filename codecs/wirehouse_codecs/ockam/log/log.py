@@ -141,18 +141,15 @@ class Conversation:
         self._skips: dict[tuple[Direction, str], tuple[int, int]] = {}
         #: Addresses between which a secure channel is.
         self._channels: set[str] = set()
-        late = connection.opened == "middle"
+        late = connection.began_before_capture
         self._reader = Reader(options, started_late=late)
-        self._session = Session(options, started_late=late, peer_received=self._peer_received)
+        self._session = Session(options, started_late=late, peer_received=connection.peer_received)
         self._closed_at_ns: int | None = None
         self._fast = runner.Connection(self._reader, self._session, options)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
         self._told = {} if snapshot is None else self._rows()
-
-    def _peer_received(self, side: Direction, byte_end: int) -> int:
-        return self._connection.sides(side)[0].peer_received(byte_end)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -168,10 +165,8 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for direction in Direction:
-            if not self._connection.sides(direction)[0].packets:
-                # Nothing of it was captured so far, so it may have said anything.
-                self._session.lose(direction, pieces[0].place)
+        for direction in self._connection.unheard_sides:
+            self._session.lose(direction, pieces[0].place)
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._fast.receive(piece):
@@ -346,7 +341,7 @@ class Conversation:
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
         self._reader = Reader(self._options, snapshot=state["reader"])
-        self._session = Session(self._options, snapshot=state["session"], peer_received=self._peer_received)
+        self._session = Session(self._options, snapshot=state["session"], peer_received=self._connection.peer_received)
         self._fast = runner.Connection(self._reader, self._session, self._options)
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)

@@ -201,7 +201,7 @@ class Conversation:
     ) -> None:
         self._log, self._connection, self._worker, self._options = log, connection, worker, options
         self._cookie_hash = None if hash_key is None else _hasher(hash_key)
-        self._late = connection.opened == "middle"
+        self._late = connection.began_before_capture
         #: Cookies that were seen: texts are shown without them.
         self._cookies: set[bytes] = set()
         self._names: dict[int, str] = {}
@@ -226,13 +226,10 @@ class Conversation:
             started_late=self._late,
             unseen=unseen,
             cookie_hash=self._cookie_hash,
-            peer_received=self._peer_received,
+            peer_received=self._connection.peer_received,
         )
         session.doubt_ns = self._doubt_ns
         return session
-
-    def _peer_received(self, side: Direction, byte_end: int) -> int:
-        return self._connection.sides(side)[0].peer_received(byte_end)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -583,7 +580,7 @@ class Conversation:
                 reader.dialect,
                 self._options,
                 cookie_hash=self._cookie_hash,
-                peer_received=self._peer_received,
+                peer_received=self._connection.peer_received,
                 snapshot=state["session"],
             )
         self._fast = runner.Connection(reader, self._options, self._new_session, session)

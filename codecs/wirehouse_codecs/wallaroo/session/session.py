@@ -59,7 +59,7 @@ from wirehouse_codecs.wallaroo.session.streams import (
 )
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 #: Of a session so many ACKs of what it did not send are remembered.
 MOST_UNSENT: Final = 16
 #: Streams that a session remembers; messages of further ones are not judged.

@@ -461,11 +461,34 @@ def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
     other = S if side is C else C
     call.say(other, call.opening[other])
     if side is S:
-        call.header(121).header(122).rest(122).items(123).cancel()
+        call.header(121).header(122).rest(122).cancel()
     else:
         call.ack(122, 121).behind(130).trailers()
     assert world.all_broken(3 * 3_600_000) == []
     assert all(row["call_event"]["partial"] for row in world.of("call"))
+
+
+@pytest.mark.parametrize(
+    ("said", "broken"),
+    [
+        (lambda call: call.end_stream().header(121), ["end_last"]),
+        (lambda call: call.end_stream().header(121).items(121).proof(121), ["end_last"]),
+        (lambda call: call.end_stream(earliest=5, latest=4), ["earliest"]),
+        (lambda call: call.block(121).items(122), ["structure"]),
+        # The node may have ended it.
+        (lambda call: call.header(121).cancel(), []),
+        (lambda call: call.header(121).header(121), []),
+    ],
+)
+def test_what_a_publisher_breaks_whatever_the_node_said_is_found_without_the_node(
+    said: Callable[[Any], object], broken: list[str]
+) -> None:
+    world = World(restored=True)
+    call = world.publisher(opened="none")
+    call.connection.server.packets = 0
+    call.say(C, call.opening[C])
+    said(call)
+    assert world.broken == broken
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])
