@@ -14,7 +14,7 @@ from wirehouse_codecs.logs.inspection import Inspect, Inspected
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.wallaroo.correlation.sessions import Folds
+from wirehouse_codecs.wallaroo.correlation.sessions import Folds, instance_key, keys
 from wirehouse_codecs.wallaroo.dialects import SEED, V3, Dialect
 from wirehouse_codecs.wallaroo.frames import VERSION_BYTES, Hello
 from wirehouse_codecs.wallaroo.log.log import SCHEMA, SESSION, starter, summary_of
@@ -70,6 +70,7 @@ def inspect(
     sessions = _Sessions()
     for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port):
         if row["row_kind"] == MESSAGE:
+            sessions.hear(row)
             yield _message(row)
         elif row["row_kind"] == SESSION:
             sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
@@ -86,6 +87,8 @@ class _Sessions:
         self._folds = Folds()
         #: A heap by when they ended; each with its first packet.
         self._waiting: list[tuple[int, bytes, SessionSummary, Row]] = []
+        #: A heap of when sessions of instances began: time, key, connection.
+        self._begun: list[tuple[int, str, bytes]] = []
         #: All that ended before this moment are known.
         self._known_ns = 0
 
@@ -96,8 +99,17 @@ class _Sessions:
             if batch.num_rows:
                 self._known_ns = batch.column("arrived_at_ns")[-1].as_py() - TcpOptions().idle_ns
 
+    def hear(self, row: Row) -> None:
+        """A message; with HELLO a session of an instance begins."""
+        told = row["message"]
+        if told["instance_name"] is not None and not row["byte_start"]:
+            key = instance_key(told["program_name"].encode(), told["instance_name"].encode())
+            heappush(self._begun, (row["arrived_at_ns"], key, row["connection_id"]))
+
     def add(self, summary: SessionSummary, first: Row) -> None:
         """The next session that is told."""
+        for key in keys(summary):
+            heappush(self._begun, (summary.started_ns, key, summary.connection_id))
         heappush(self._waiting, (summary.ended_ns, summary.connection_id, summary, first))
 
     def judge(self) -> Iterator[Inspected]:
@@ -111,7 +123,10 @@ class _Sessions:
             yield from self._judge_first()
 
     def _judge_first(self) -> Iterator[Inspected]:
-        _, _, summary, first = heappop(self._waiting)
+        ended_ns, _, summary, first = heappop(self._waiting)
+        while self._begun and self._begun[0][0] <= ended_ns:
+            _, key, connection_id = heappop(self._begun)
+            self._folds.begin(key, connection_id)
         for found in self._folds.take(summary):
             rule, row = found.rule, first
             if found.where is not None:

@@ -18,7 +18,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "5"
+VERSION = "6"
 STATE: Final = "gold.wallaroo_state"
 OUTPUTS: Final = (
     "gold.wallaroo_sessions_history",
@@ -92,14 +92,19 @@ class _Run:
         worker = F.to_json(F.array(F.lit("worker"), F.col("session.worker")))
         names = F.col("session.program_name"), F.col("session.instance_name")
         instance = F.when(names[0].isNotNull() & names[1].isNotNull(), F.to_json(F.array(F.lit("instance"), *names)))
-        told = ended.select(
-            *_ENTITY,
-            *_PLACE,
-            "session",
-            "session.ended_at_ns",
-            F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
+        columns = (*_ENTITY, *_PLACE, "session")
+        begun = self.sessions.select(
+            *columns, F.col("session.started_at_ns").alias("at_ns"), F.lit(0).alias("ends"), instance.alias("key")
+        ).where("key IS NOT NULL")
+        told = begun.unionByName(
+            ended.select(
+                *columns,
+                F.col("session.ended_at_ns").alias("at_ns"),
+                F.lit(1).alias("ends"),
+                F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
+            )
         )
-        order = ("ended_at_ns", "connection_id")
+        order = ("at_ns", "ends", "connection_id")
         return by_key(self.work, STATE, told, order, _Judged, _JUDGED, horizon_ns=_horizon, mine=f"NOT {_IS_PROGRESS}")
 
     @cached_property
@@ -151,13 +156,17 @@ class _Judged(KeyFold):
         self._fold = Fold(whose["key"], state)
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        out = [
-            {"connection_id": row["connection_id"]}
-            | {name: getattr(found.where.place, name) if found.where else row[name] for name in _PLACE}
-            | {"rule": found.rule.id, "severity": found.rule.severity.value, "message": found.message}
-            for row in rows.to_pylist()
-            for found in self._fold.take(summary_of(row["connection_id"], row["session"]))
-        ]
+        out = []
+        for row in rows.to_pylist():
+            if not row["ends"]:
+                self._fold.begin(row["connection_id"])
+                continue
+            out += [
+                {"connection_id": row["connection_id"]}
+                | {name: getattr(found.where.place, name) if found.where else row[name] for name in _PLACE}
+                | {"rule": found.rule.id, "severity": found.rule.severity.value, "message": found.message}
+                for found in self._fold.take(summary_of(row["connection_id"], row["session"]))
+            ]
         return pa.RecordBatch.from_pylist(out, schema=_JUDGED)
 
     def end_window(self) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
 """The rules that several sessions break together.
 
 Sessions are taken in the order in which they ended: what is known when one ends doesn't depend on where captures and
-windows were cut. A fold keeps what it needs of the sessions before, for `HORIZON_NS`, and can be carried on.
+windows were cut. Of an instance it is also known which sessions began and go on. A fold keeps what it needs of the
+sessions before, for `HORIZON_NS`, and can be carried on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.session import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 #: Reconnects in a row that need gaps which grow.
 RECONNECTS: Final = 4
 #: So long after its last session a worker or an instance is forgotten.
@@ -90,11 +91,20 @@ class InstanceSessions:
     sent: dict[int, int] = field(default_factory=dict)
     #: What was sent before isn't known as a whole.
     lacks: bool = False
+    #: Connections as hex, each with nothing, of sessions that go on: what they sent isn't known yet.
+    going: dict[str, None] = field(default_factory=dict)
     #: When the last session ended, and whether it failed.
     ended_ns: int | None = None
     failed: bool = False
     #: Gaps of the reconnects in a row that never grew.
     gaps: list[int] = field(default_factory=list)
+
+    def begin(self, connection_id: bytes) -> None:
+        """A session has begun; said again, it changes nothing."""
+        if len(self.going) < MOST_REMEMBERED:
+            self.going[connection_id.hex()] = None
+        else:
+            self.lacks = True
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended."""
@@ -109,7 +119,8 @@ class InstanceSessions:
     def _judge_acks(self, summary: SessionSummary) -> list[SetFound]:
         """ACKs of what neither this session sent nor one before."""
         found = []
-        for stream_id, message_id, where in () if self.lacks else summary.unsent:
+        self.going.pop(summary.connection_id.hex(), None)
+        for stream_id, message_id, where in () if self.lacks or self.going else summary.unsent:
             if message_id > self.sent.get(stream_id, UNSENT):
                 shown = f"stream {stream_id} never sent id {message_id}"
                 found.append(SetFound(RULE["ack_never_sent"], summary.connection_id, shown, where))
@@ -160,6 +171,7 @@ class InstanceSessions:
             "ids": ids,
             "sent": list(self.sent.items()),
             "lacks": self.lacks,
+            "going": list(self.going),
             "ended_ns": self.ended_ns,
             "failed": self.failed,
             "gaps": self.gaps,
@@ -168,7 +180,8 @@ class InstanceSessions:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> InstanceSessions:
         """The fold that `to_json` wrote."""
-        return cls(**row | {name: dict(row[name]) for name in ("names", "ids", "sent")})
+        maps = {name: dict(row[name]) for name in ("names", "ids", "sent")}
+        return cls(**row | maps | {"going": dict.fromkeys(row["going"])})
 
 
 _FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
@@ -181,8 +194,13 @@ def keys(summary: SessionSummary) -> list[str]:
     """Under which keys a session is taken with others: its worker, and its program and instance."""
     found = [json.dumps(["worker", summary.worker])]
     if summary.program_name is not None and summary.instance_name is not None:
-        found.append(json.dumps(["instance", summary.program_name.hex(), summary.instance_name.hex()]))
+        found.append(instance_key(summary.program_name, summary.instance_name))
     return found
+
+
+def instance_key(program_name: bytes, instance_name: bytes) -> str:
+    """Under which key the sessions of a program and instance are taken."""
+    return json.dumps(["instance", program_name.hex(), instance_name.hex()])
 
 
 class Fold:
@@ -198,6 +216,11 @@ class Fold:
             if told.get("version") != STATE_VERSION:
                 raise StateVersionError(what="wallaroo sessions", found=told.get("version"), expected=STATE_VERSION)
             self._sessions, self.last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
+
+    def begin(self, connection_id: bytes) -> None:
+        """A session begins before the next one ends."""
+        if isinstance(self._sessions, InstanceSessions):
+            self._sessions.begin(connection_id)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended."""
@@ -222,6 +245,10 @@ class Folds:
     def __init__(self) -> None:
         #: By key, those whose last session ended first before the others.
         self._folds: OrderedDict[str, Fold] = OrderedDict()
+
+    def begin(self, key: str, connection_id: bytes) -> None:
+        """A session of the instance with this key begins before the next one ends."""
+        self._folds.setdefault(key, Fold(key)).begin(connection_id)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended; what it breaks together with those before it."""

@@ -59,7 +59,7 @@ from wirehouse_codecs.wallaroo.session.streams import (
 )
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 #: Of a session so many ACKs of what it did not send are remembered.
 MOST_UNSENT: Final = 16
 #: Streams that a session remembers; messages of further ones are not judged.
@@ -392,10 +392,17 @@ class Session:
 
     def _step(self, direction: Direction, kind: Kind) -> Step | None:
         """The step of the table. Of what a sink says or hears only the handshake means what the specification says."""
+        if kind is Kind.HELLO and direction is Direction.CLIENT and self._is_first_seen():
+            return Step(Session._take_hello, self.state)
         step = TRANSITIONS.get((self.state, direction, kind))
         if self.dialect.sink and kind not in _HANDSHAKE_KINDS and self.state in (State.HANDSHAKE, State.STREAMING):
             return Step(Session._nothing, self.state, None if step is None else step.rule)
         return step
+
+    def _is_first_seen(self) -> bool:
+        """Nothing of the connector was captured before, but what the worker answered was: by another clock, say."""
+        assert self._where is not None
+        return self.state in (State.STREAMING, State.RESTARTED) and self.version is None and not self._where.byte_start
 
     def _may_be_of_sink(self, direction: Direction, kind: Kind) -> bool:
         """What only sinks send, where the HELLO was not captured that tells a sink."""

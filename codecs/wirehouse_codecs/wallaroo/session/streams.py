@@ -198,6 +198,8 @@ class Stream:
     #: Lowest and highest of the acked ids that are forgotten, and how many ids were forgotten unacked.
     forgotten: tuple[int, int] | None = None
     forgotten_unacked: int = 0
+    #: Messages before the last hole in what the connector sent, in which they may have been sent again.
+    before_hole: int = 0
 
     @property
     def remembered(self) -> int:
@@ -274,6 +276,7 @@ class Stream:
         if direction is Direction.SERVER:
             self.excused = self.waiting
             return
+        self.before_hole = self.messages
         self.nacks = 0
         self.nacked.clear()
         if self.state is StreamState.RESET:
@@ -291,12 +294,16 @@ class Stream:
         """This id is safe, and with it all that were sent before."""
         known = self.sent.get(message_id)
         if known is None:
-            if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
+            forgotten = self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
+            if forgotten and not self.before_hole:
                 return AckVerdict.BACK
-            return AckVerdict.FORGOTTEN if self.forgotten_unacked else AckVerdict.NEVER_SENT
+            return AckVerdict.FORGOTTEN if forgotten or self.forgotten_unacked else AckVerdict.NEVER_SENT
         self.ever_acked = True
         if self.acked_at is not None and known.at < self.acked_at and not self.rewound:
-            return AckVerdict.BACK
+            if known.at > self.before_hole:
+                return AckVerdict.BACK
+            self.last_acked = message_id
+            return AckVerdict.FORWARD
         self.last_acked, self.acked_at, self.rewound = message_id, known.at, False
         self.forgotten_unacked = 0
         self._forget_acked()
@@ -386,6 +393,7 @@ class Stream:
             "ever_acked": self.ever_acked,
             "forgotten": self.forgotten,
             "forgotten_unacked": self.forgotten_unacked,
+            "before_hole": self.before_hole,
         }
 
     @classmethod

@@ -39,6 +39,7 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
     """The summary of a session that has had at least one frame. ValueError before that."""
     if session.first_ns is None or session.last_ns is None:
         raise ValueError("no frame yet")
+    known = not (session.untracked or session.unattributed)
     broken = session.ended_by is not None or bool(session.errors) or session.ended is End.RESET
     return SessionSummary(
         connection_id=connection_id,
@@ -53,7 +54,7 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
         # Where the answer to a HELLO was not captured it is unknown.
         accepted=session.accepted and (session.initial_credits is not None or session.version is None),
         failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
-        lacks=session.may_miss(Direction.CLIENT) or session.untracked or session.unattributed,
+        lacks=session.may_miss(Direction.CLIENT) or not known or session.ended is End.CAPTURE_END,
         streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
         sent=tuple(
             (sid, stream.highest_id) for sid, stream in session.streams.items() if stream.highest_id is not None

@@ -189,6 +189,30 @@ def test_an_ack_may_be_of_what_an_earlier_session_sent(
     assert all(one.where is not None and one.where.place.record_number == 7 for one in told)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("began", "ended", "found"), [(0, 4, [1]), (0, 5, []), (4, 9, []), (6, 9, [1])])
+def test_an_ack_is_not_judged_while_another_session_of_the_instance_goes_on(
+    began: int, ended: int, found: list[int], again: bool
+) -> None:
+    """`again`: each begin is given once more, and the fold is carried on, as from window to window."""
+    other = replace(PLAIN, connection_id=b"\0", started_ns=began * SECOND, ended_ns=ended * SECOND)
+    acking = replace(PLAIN, connection_id=b"\1", started_ns=SECOND, ended_ns=5 * SECOND, unsent=unsent(9))
+    events = [(one.started_ns, 0, one) for one in (other, acking)] + [(one.ended_ns, 1, one) for one in (other, acking)]
+    key = keys(PLAIN)[1]
+    fold, told = Fold(key), list[SetFound]()
+    for at_ns, ends, one in sorted(events, key=lambda event: (event[0], event[1], -event[2].connection_id[0])):
+        if again:
+            fold = Fold(key, fold.snapshot())
+            for each in (other, acking):
+                if each.started_ns <= at_ns < each.ended_ns:
+                    fold.begin(each.connection_id)
+        if ends:
+            told += [each for each in fold.take(one) if each.rule.name == "ack_never_sent"]
+        else:
+            fold.begin(one.connection_id)
+    assert places(told) == found
+
+
 def test_an_ack_of_what_only_a_later_session_sends_is_of_nothing() -> None:
     told = of_rule("ack_never_sent", sessions({"unsent": unsent(9)}, {"sent": ((1, 9),)}))
     assert places(told) == [0]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support import taps
 from tests.support.landed import landed_packets
 from tests.support.wallaroo_by_hand import (
     BOUNDARY,
@@ -273,3 +274,66 @@ def test_a_later_session_may_ack_up_to_the_highest_id_of_an_earlier_one(
 ) -> None:
     opened = (t_hello(), t_ok((1, 1)), t_notify(reference=1), t_message(30))
     assert severe(broken((FALLING[earlier], (*opened, t_ack(1, (1, 30)), t_ack(1, (1, acked)), BYE)))) == found
+
+
+#: Each side says something for longer than reassembly holds what the other seems not to have said.
+LONG: list[Talk] = [
+    (*OPEN, *(said for n in range(1, 80) for said in (message(n), ack(1, (1, n)))), BYE),
+    (*T_OPEN, *(said for n in range(2, 80) for said in (t_message(n), t_ack(1, (1, n)))), BYE),
+]
+
+
+@pytest.mark.parametrize("begin", range(4))
+@pytest.mark.parametrize("ahead_ns", [-3 * SECOND, -SECOND, SECOND, 3 * SECOND])
+@pytest.mark.parametrize("talk", LONG)
+def test_taps_of_two_clocks_that_begin_late_show_nobody_breaking_a_rule(talk: Talk, ahead_ns: int, begin: int) -> None:
+    """A tap at each side; the worker's has another clock. They lack the first packets."""
+    sent = captured((talk,), late=False)[begin:]
+    rows = inspect(landed_packets(taps.captured(sent, {PORT}, taps.Tap(server_late_ns=-ahead_ns))), PORT)
+    told = [row["rule"] for kind, row in rows if kind == VIOLATION and row["severity"] != "note"]
+    assert [rule for rule in told if not rule.startswith("capture.")] == []
+
+
+def test_a_second_hello_is_found_where_the_first_was_not_captured() -> None:
+    assert severe(broken((*OPEN, message(1), hello(), BYE), late=True)) == ["duplicate_hello"]
+
+
+#: Of a stream that was reset: what it sends again, and how that is acked.
+BACK_TO_0: Talk = (*T_OPEN, t_message(2), t_nack(0), t_notify(), t_message(1))
+ACKED: Talk = (t_ack(1, (1, 1)), t_ack(1, (1, 2)), BYE)
+
+
+@pytest.mark.parametrize(
+    ("before", "missed", "after", "rules"),
+    [
+        (BACK_TO_0, t_message(2, rest=b"again"), ACKED, []),
+        (BACK_TO_0, None, ACKED, ["ack_goes_back"]),
+        # What came after the hole was not sent again in it.
+        (T_OPEN, t_message(9), (t_message(2), t_message(1), *ACKED), ["ack_goes_back"]),
+    ],
+)
+def test_an_id_may_have_been_sent_again_where_the_capture_has_a_hole(
+    before: Talk, missed: Say | None, after: Talk, rules: list[str]
+) -> None:
+    sent = captured(((*before, *([] if missed is None else [missed]), *after),), late=False)
+    seen = [packet for packet in sent if missed is None or missed.data not in packet.data]
+    assert len(sent) - len(seen) == (missed is not None)
+    told = [row["rule"] for kind, row in inspect(landed_packets(seen), PORT) if kind == VIOLATION]
+    assert [rule for rule in told if rule.startswith("wallaroo.ack")] == [f"wallaroo.{rule}" for rule in rules]
+
+
+#: Of an instance that sent ids up to 20 on an earlier connection, and a session in which the worker acks the last one.
+SENT_20: Talk = (*T_OPEN, t_message(20))
+ACKS_20: Talk = (
+    *(t_hello(), t_ok((1, 1)), t_notify(reference=1), t_message(30)),
+    *(t_ack(1, (1, 30)), t_ack(1, (1, 20)), BYE),
+)
+
+
+def test_the_earlier_session_may_go_on_when_the_later_one_ends() -> None:
+    """The connector's host died: nothing closed its connection."""
+    assert severe(broken((SENT_20, ACKS_20))) == []
+    assert severe(broken(((*T_OPEN, BYE), ACKS_20))) == ["ack_never_sent"]
+    # Also for other sessions it isn't known what came of it.
+    assert severe(broken((SENT_20, (*T_OPEN, BYE), ACKS_20))) == []
+    assert severe(broken((T_OPEN, (*T_OPEN, BYE), ACKS_20))) == []

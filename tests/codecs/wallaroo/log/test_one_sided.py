@@ -14,7 +14,7 @@ import pytest
 from tests.support.landed import LATE_NS, landed_file, landed_packets, read_log, segments
 from tests.support.searches import fast_first
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.correlation.sessions import Folds
+from wirehouse_codecs.wallaroo.correlation.sessions import Folds, keys
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.log import log
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
@@ -49,8 +49,13 @@ def judged(rows: Iterable[Row], dialect: str = AUTO, until_ns: int = LATE_NS) ->
     rules = {(each["rule"], each["severity"]) for each in findings if not each["rule"].startswith("capture.")}
     folds = Folds()
     ended = [row for row in told if row["row_kind"] == "session" and row["session"]["ended"] is not None]
-    for row in sorted(ended, key=lambda row: row["session"]["ended_at_ns"]):
-        summary = log.summary_of(row["connection_id"], row["session"])
+    summaries = [log.summary_of(row["connection_id"], row["session"]) for row in ended]
+    for summary in sorted(summaries, key=lambda summary: summary.ended_ns):
+        for begun in summaries:
+            # Those that ended before are begun no more.
+            if begun.started_ns <= summary.ended_ns <= begun.ended_ns:
+                for key in keys(begun):
+                    folds.begin(key, begun.connection_id)
         rules |= {(each.rule.id, each.rule.severity.value) for each in folds.take(summary)}
     return rules
 
