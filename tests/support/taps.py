@@ -67,7 +67,8 @@ STRETCHES = [(0, 1), (0, 3), (0, 5), (1, 3), (2, 4), (3, 8), (5, 15)]
 def joined(rows: Iterable[Row], first: int, last: int) -> list[Row]:
     """Of each port pair the packets with bytes from the `first` to the `last` were not captured.
 
-    Each side then sends all of these bytes again, as one segment that acknowledges all of the other side's.
+    Each side then sends all of these bytes again, as one segment that acknowledges all of the other side's. A sender
+    that keeps to TCP hardly does so; a reader reports no rule for it all the same.
     """
     told: list[Row] = []
     for _, own in groupby(rows, itemgetter("flow")):

@@ -37,9 +37,9 @@ from wirehouse_codecs.tcp.packet_scan import (
 #: TCP flags (RFC 9293 section 3.1), from the lowest bit on; the ninth, once NS, is AE of accurate ECN.
 FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE = (1 << bit for bit in range(9))
 
-#: Why a packet is no TCP segment, in the order of the codes of `tcp.packet_scan`.
 #: The end of an Ethernet frame (IEEE 802.3 section 3.2.9).
 FRAME_CHECK_BYTES: Final = 4
+#: Why a packet is no TCP segment, in the order of the codes of `tcp.packet_scan`.
 SKIPS: Final = (
     None,
     "not_ip",

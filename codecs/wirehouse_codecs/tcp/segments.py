@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 class SegmentRows:
-    """A batch of SEGMENT_COLUMNS (see source_log)."""
+    """A batch of SEGMENT_COLUMNS (see logs.windows)."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch

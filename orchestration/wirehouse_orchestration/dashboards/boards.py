@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +30,7 @@ from wirehouse_pipelines.tables import all_tables
 FOLDERS = (Path(__file__).resolve().parents[3] / "infra" / "dashboards", Path(str(files(__package__))) / "boards")
 #: The board that stands first; the others are one a protocol.
 FIRST = "overview"
+#: Rows of the chart of what is wrong.
 MOST_INCIDENTS = 100
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -145,19 +146,33 @@ class Chart(_Strict):
         return self
 
 
+class Sides(_Strict):
+    """What the client and the server of a connection are called."""
+
+    client: Text
+    server: Text
+
+    @property
+    def sql(self) -> str:
+        """A side, and the beginning of its connection's id."""
+        names = f"WHEN 'client' THEN '{self.client}' WHEN 'server' THEN '{self.server}' ELSE 'connection'"
+        return f"CONCAT(CASE direction {names} END, ' ', COALESCE(SUBSTR({{hex:connection_id}}, 1, 8), ''))"
+
+
 class Incidents(_Strict):
     """The first chart of a board: what is wrong, who broke it, since when and how often."""
 
     #: The findings.
     table: Text
-    #: SQL for who broke the rule, or where, and what that is.
-    who: Text
+    #: SQL for who broke the rule, or where; or the names of a connection's sides. And what that is.
+    who: Text | Sides
     title: Text
 
-    @property
+    @cached_property
     def chart(self) -> Chart:
         """Violations, then warnings, the newest first."""
-        columns = ("severity", "rule", f"{self.who} AS who", "source")
+        who = self.who.sql if isinstance(self.who, Sides) else self.who
+        columns = ("severity", "rule", f"{who} AS who", "source")
         broken = f"SELECT {', '.join(columns)}, arrived_at_ns FROM {self.table} WHERE {{span}} AND severity <> 'note'"
         worst = "CASE severity WHEN 'violation' THEN 0 ELSE 1 END"
         return Chart(

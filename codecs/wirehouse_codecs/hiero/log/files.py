@@ -1,7 +1,7 @@
 """Block files and gRPC binary logs in the pieces in which they are landed, as rows of the log `silver.hiero`.
 
-Readings of file_log: `of_blocks` for files of blocks, `of_entries` for gRPC binary logs, a record of which is an entry
-with its length.
+Readings of logs.files: `of_blocks` for files of blocks, `of_entries` for gRPC binary logs, a record of which is an
+entry with its length.
 """
 
 from __future__ import annotations
