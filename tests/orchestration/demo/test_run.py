@@ -33,8 +33,8 @@ from wirehouse_pipelines.tables import all_tables
 MOST = 2**64 - 1
 #: Ids that peers choose: any number of 64 bits.
 ANY_NUMBER = {"log_id"}
-#: Columns that may be below zero: a connector may overdraw its credits.
-BELOW_ZERO = {"balance", "credits"}
+#: Columns that may be below zero: a connector may overdraw its credits, a subscriber be served before the publisher.
+BELOW_ZERO = {"balance", "credits", "delivering_ns"}
 
 
 @pytest.fixture
