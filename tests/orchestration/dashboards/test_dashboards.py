@@ -42,7 +42,7 @@ from wirehouse_orchestration.cli import command as cli
 from wirehouse_orchestration.dagster import instance
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
-from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
+from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, Value, written
 from wirehouse_orchestration.dashboards.report import report
 from wirehouse_orchestration.evidence import trace as tracing
 from wirehouse_orchestration.servers import ports
@@ -630,6 +630,12 @@ def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, A
     return [{name: float(v) if isinstance(v := row[name], int | float) else v for name in fields} for row in rows]
 
 
+def shown_in_table(row: Mapping[str, Any], value: Value) -> str:
+    """The cell of a chart's table as a browser has it."""
+    told = row[value.field]
+    return pages.measured(told, value) if value.unit else pages.cell(told, value.field).striptags()
+
+
 @pytest.mark.servers
 def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -> None:
     drawn = 0
@@ -647,6 +653,10 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         if chart.type in ("bar", "heat"):
                             assert card.locator(".mark-rect.role-mark path").count() == len(expected.rows)
                         drawn += 1
+                    elif chart.type == "table":
+                        assert card.locator("tbody tr").count() == len(expected.rows)
+                        told = card.locator("tbody td").all_text_contents()
+                        assert told == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
                     else:
                         for name, value in expected.rows[0].items():
                             told = card.locator(f"dd[data-field={name}]").get_attribute("data-value")
