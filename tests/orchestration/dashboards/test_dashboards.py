@@ -655,8 +655,8 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         drawn += 1
                     elif chart.type == "table":
                         assert card.locator("tbody tr").count() == len(expected.rows)
-                        told = card.locator("tbody td").all_text_contents()
-                        assert told == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
+                        cells = card.locator("tbody td").all_text_contents()
+                        assert cells == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
                     else:
                         for name, value in expected.rows[0].items():
                             told = card.locator(f"dd[data-field={name}]").get_attribute("data-value")
