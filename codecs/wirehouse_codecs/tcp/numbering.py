@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from wirehouse_codecs.tcp.pieces import Limits, Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
@@ -14,6 +15,9 @@ from wirehouse_codecs.tcp.sequence_numbers import (
     distance,
 )
 from wirehouse_codecs.tcp.side_state import SideState
+
+#: So many changes of what a side had received are kept, and so many stretches that came late.
+MOST_RECEIPTS: Final = 4096
 
 
 class Numbering(SideState):
@@ -286,9 +290,12 @@ class Numbering(SideState):
             self._receipts.append((start, theirs.next_byte - behind))
 
     def forget_received(self, byte_end: int) -> None:
-        """Nobody asks what was known when the bytes before `byte_end` were sent."""
-        del self._receipts[: max(bisect_left(self._receipts, (byte_end,)) - 1, 0)]
-        del self._late[: max(bisect_left(self._late, (byte_end,)) - 1, 0)]
+        """Nobody asks what was known when the bytes before `byte_end` were sent, only of those behind.
+
+        Of these too no more than MOST_RECEIPTS are kept: a message may never end.
+        """
+        for kept in (self._receipts, self._late):
+            del kept[: max(bisect_left(kept, (byte_end,)) - 1, len(kept) - MOST_RECEIPTS, 0)]
 
     def knew_end_of(self, theirs: Numbering) -> bool:
         """Its FIN acknowledges the other side's."""

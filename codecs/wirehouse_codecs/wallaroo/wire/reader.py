@@ -141,6 +141,12 @@ class Reader:
             return None
         return Rest(framer.lost_at, framer.byte_end, RULE[framer.lost])
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no frame and no row of other bytes yet."""
+        framer = self._framers.get(direction)
+        held = [framed.byte_start for side, _, framed in self._held if side is direction]
+        return min([self._at[direction] if framer is None else framer.byte_start, *held])
+
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
         if self._waits(direction):
