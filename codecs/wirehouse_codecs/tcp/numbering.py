@@ -78,8 +78,9 @@ class Numbering(SideState):
             self._sent_from = sequence
 
     def begin_at_acknowledgment(self, acknowledgment: int) -> None:
-        """If nothing else numbers the bytes, what the other side acknowledged does."""
-        if self.expected == UNKNOWN:
+        """If nothing else numbers the bytes, the least that the other side acknowledged does."""
+        is_less = -WINDOW_BYTES < distance(acknowledgment, self.expected) < 0 and self._sent_from == UNKNOWN
+        if self.expected == UNKNOWN or (is_less and self.assumed and self._is_untouched):
             self.begin(acknowledgment)
             self.assumed = True
 
@@ -161,9 +162,9 @@ class Numbering(SideState):
         return self.initial == sequence & SEQUENCE_MASK
 
     def may_have_begun_at(self, sequence: int) -> bool:
-        """Its bytes are numbered from `sequence`, or from a little behind it."""
-        first = self.expected - self.next_byte
-        return self.expected != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
+        """Its bytes are numbered from `sequence`, or from a little behind it; or its first packet stands there."""
+        first = self._sent_from if self.expected == UNKNOWN else self.expected - self.next_byte
+        return first != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
 
     def is_answered_by(self, acknowledgment: int, *, may_have_data: bool = True) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
@@ -229,10 +230,7 @@ class Numbering(SideState):
         is_old = -ahead & SEQUENCE_MASK < WINDOW_BYTES
         self._is_heard = self._gap_since_ns is not None and (self._is_heard or is_old or ahead < WINDOW_BYTES)
         if ahead >= WINDOW_BYTES:
-            if self.assumed and self._is_untouched and self._sent_from == UNKNOWN and is_old:
-                # This one was sent before that which the numbering was taken from.
-                self.begin(acknowledgment)
-                self.assumed = True
+            self.begin_at_acknowledgment(acknowledgment)
             if self._is_untouched and abs(distance(acknowledgment, self.expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other, self._other_assumed = acknowledgment, True

@@ -385,9 +385,11 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
 
 def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
-    ours, _ = connection.sides(segment.direction)
+    ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    if ours.expected != UNKNOWN or segment.flags & SYN or not has_bytes:
+    # What the other side said first may acknowledge less, and come late.
+    is_early = connection.has_syn and ours.assumed and not ours.has_begun and theirs.lacks_beginning
+    if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
         return False
     held = connection.held
     if held and (segment.direction is not held[0].direction or connection.holds_enough):

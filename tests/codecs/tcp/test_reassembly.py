@@ -474,6 +474,37 @@ def test_bytes_held_before_a_late_answer_to_their_syn_wait_for_what_they_acknowl
     ]
 
 
+@pytest.mark.parametrize("answered", ["never", "late", "first"])
+def test_the_first_bytes_of_a_server_count_whatever_order_the_capture_has(answered: str) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN)]
+    if answered == "first":
+        told += talk.send(S, -1, flags=SYN | ACK)
+    told += talk.send(C, 3, b"def", acknowledgment=3)
+    told += talk.send(S, 3, b"DEF", acknowledgment=6)
+    told += talk.send(C, 0, b"abc")
+    told += talk.send(S, 0, b"ABC", acknowledgment=3)
+    if answered == "late":
+        told += talk.send(S, -1, flags=SYN | ACK)
+    told += talk.send(C, 6, b"ghi", acknowledgment=6)
+    assert joined(told) == [
+        "open syn",
+        ("client", 0, b"abc"),
+        ("server", 0, b"ABC"),
+        ("client", 3, b"def"),
+        ("server", 3, b"DEF"),
+        ("client", 6, b"ghi"),
+    ]
+
+
+@pytest.mark.parametrize("first", [C, S])
+def test_an_acknowledgment_just_before_its_syn_opens_no_connection_of_its_own(first: Direction) -> None:
+    talk = Dialogue()
+    told = [*talk.send(first, 0, acknowledgment=0), *talk.send(C, -1, flags=SYN), *talk.send(S, -1, flags=SYN | ACK)]
+    told += [*talk.send(C, 0, b"abc"), *talk.send(S, 0, b"ABC", acknowledgment=3)]
+    assert joined(told) == ["open middle", ("client", 0, b"abc"), ("server", 0, b"ABC")]
+
+
 def test_an_acknowledgment_before_its_syn_is_no_beginning_in_the_middle() -> None:
     talk = Dialogue()
     talk.send(C, 0, acknowledgment=0)
