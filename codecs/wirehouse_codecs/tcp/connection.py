@@ -239,10 +239,10 @@ class Connection:
 
     @property
     def reset_waits_since(self) -> Place:
-        """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
+        """From when on a RST that waits is confirmed by the silence of its side; by all silence if that isn't captured."""
         assert self.reset is not None
         ours, _ = self.sides(self.reset.direction)
-        return self.reset.place if ours.packets else self.last
+        return self.reset.silent_since if ours.packets else self.last
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""

@@ -116,11 +116,11 @@ The end
   that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
   is one that came late, or is forged. Bytes that the RST acknowledges may be captured after it: then it closes when
   they are there, or after `hole_wait_ns`.
-- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or
-  a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the other side acknowledges
-  new data of that sender. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it
-  is ignored if the connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side,
-  and it numbers no bytes.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
+  (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
+  other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
+  of both or a SYN confirms it, and it is ignored if the connection still goes on after `hole_wait_ns`. Until it is
+  believed it is no packet of that side, and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
@@ -189,7 +189,7 @@ __all__ = [
     "Unordered",
 ]
 
-FLOW_VERSION: Final = 17
+FLOW_VERSION: Final = 18
 
 
 class Flow:

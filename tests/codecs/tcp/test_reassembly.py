@@ -1343,22 +1343,33 @@ def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: i
 def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
     talk = Dialogue().open()
     talk.send(S, start, b"", flags)
-    reset_ns = talk.ns
     assert plain(talk.send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
     assert talk.send(S, 0) == [], "an acknowledgment that was on its way too"
+    silent_ns = talk.ns
     assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
-    assert talk.flow.ends_ns == reset_ns + OPTIONS.hole_wait_ns
+    assert talk.flow.ends_ns == silent_ns + OPTIONS.hole_wait_ns
     if confirmed == "syn":
         assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
         return
     if confirmed == "time":
-        events = talk.flow.expire(reset_ns + OPTIONS.hole_wait_ns)
+        events = talk.flow.expire(silent_ns + OPTIONS.hole_wait_ns)
     else:
-        talk.ns = reset_ns - 1000
+        talk.ns = silent_ns - 1000
         events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
     assert plain(events) == ["closed reset"]
     assert isinstance(events[0], Closed)
-    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
+
+
+def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 1_000, flags=RST)
+    for second in range(30):
+        talk.wait(SECOND)
+        assert plain(talk.send(S, 10 * second, b"0123456789")) == [("server", 10 * second, b"0123456789")]
+        assert talk.send(C, 0, acknowledgment=10 * second + 10) == []
+    assert plain(talk.send(C, 0, b"?", acknowledgment=300)) == [("client", 0, b"?")]
+    assert plain(talk.send(S, 300, b"!", acknowledgment=1)) == ["reset of server ignored", ("server", 300, b"!")]
 
 
 def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
