@@ -187,6 +187,10 @@ class Numbering(SideState):
         is_by_other = self._other != UNKNOWN and abs(distance(sequence, self._other)) < WINDOW_BYTES
         return is_by_other or self.is_credible(sequence)
 
+    def goes_on_from_stray(self, sequence: int) -> bool:
+        """`sequence` stands where the last segment ended whose number wasn't credible."""
+        return sequence == self._stray
+
     def is_near(self, sequence: int) -> bool:
         """`sequence` is near what is expected."""
         return abs(distance(sequence, self.expected)) < WINDOW_BYTES

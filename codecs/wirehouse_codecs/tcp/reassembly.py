@@ -124,6 +124,9 @@ The end
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
+- The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
+  nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
+  are near. The strays come with it.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored, and reported unless they are copies of bytes that were seen.
 - Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
@@ -304,7 +307,7 @@ class Flow:
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
-        ordinal, early = 0, []
+        ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
         connection = self.connection
         if connection is not None and connection.reset is not None:
             events += doubt_reset(connection, connection.reset, segment)
@@ -316,10 +319,18 @@ class Flow:
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
+        elif connection is not None and connection.is_left_without_syn(segment):
+            before = connection.give_strays(segment)
+            connection.keep_early()
+            if connection.closed is None:
+                events += _close(connection, "reuse", place)
+            connection = None
         if connection is None:
-            connection = self.connection = self._open(segment, ordinal)
+            connection = self.connection = self._open((before or [segment])[0], ordinal)
             events.append(Opened(connection))
         connection.last = place
+        for one in before:
+            events += _receive_in(connection, one, [])
         events += _receive_in(connection, segment, early)
         connection.judge_regular()
         return events

@@ -1709,6 +1709,26 @@ def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
     assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
 
 
+@pytest.mark.parametrize("end", ["open", "half", "fin", "reset"])
+def test_bytes_far_from_both_sides_are_of_another_connection_whose_syn_is_missing(end: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    talk.send(S, 0, b"OLD", acknowledgment=3)
+    if end == "reset":
+        talk.send(S, 3, flags=RST)
+    elif end != "open":
+        talk.send(S, 3, flags=FIN | ACK, acknowledgment=3)
+        talk.send(C, 3, flags=ACK if end == "half" else FIN | ACK, acknowledgment=4)
+    talk.wait(60 * SECOND)
+    far = 2**28
+    told = [*talk.send(C, far, b"one", acknowledgment=far), *talk.send(S, far, acknowledgment=far + 3)]
+    told += talk.send(C, far + 3, b"two", acknowledgment=far)
+    told += [*talk.send(S, far, b"ONE", acknowledgment=far + 6), *talk.send(C, far + 6, b"?", acknowledgment=far + 3)]
+    read = [] if end in ("fin", "reset") else ["closed reuse"]
+    assert joined(told) == [*read, "open middle", ("client", 0, b"onetwo"), ("server", 0, b"ONE"), ("client", 6, b"?")]
+    assert (talk.connection.client.packets, talk.connection.client.strays) == (3, 0)
+
+
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
 def test_a_syn_with_another_number_begins_another_connection(end: str) -> None:
     talk = Dialogue().open()
