@@ -503,6 +503,8 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     if is_other:
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
+    if connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected:
+        theirs.may_lack_beginning = False
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
         events += theirs.pass_uncaptured(place)
