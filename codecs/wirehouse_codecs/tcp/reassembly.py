@@ -398,7 +398,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
     ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    # What the other side said first may acknowledge less, and come late.
+    # What the other side sent first may acknowledge less, and come late.
     is_early = connection.has_syn and ours.assumed and not ours.has_begun and theirs.lacks_beginning
     if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
         return False

@@ -38,9 +38,10 @@ from wirehouse_codecs.hiero.session.session import (
     input_of,
     said_of,
 )
-from wirehouse_codecs.hiero.wire import grpc, http2
+from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.wire.hashes import settle
+from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.wire.messages import (
     KIND_OF,
