@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -102,7 +101,7 @@ class _Shown:
         return self._page("trace.html", request, Span(), row=row, text=out.getvalue(), error=error)
 
     def metrics(self, _: Request) -> Response:
-        return Response(metrics.text(self._lake), media_type=CONTENT_TYPE_LATEST)
+        return metrics.response(self._lake)
 
     def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
         answer = answers.answer(self._lake, chart, span)

@@ -39,7 +39,7 @@ from tests.support.processes import started
 from tests.support.running import land
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import command as cli
-from wirehouse_orchestration.dagster import instance
+from wirehouse_orchestration.dagster import instance, ui
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, Value, written
@@ -979,6 +979,10 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     land(lake)
     with instance.shared_instance(lake) as shared:
         assert not dg.materialize([_nothing], instance=shared, raise_on_error=False).success
+    open_one: dict[str, Any] = {"connection_id": SESSION, "state": "streaming", "credits": 0}
+    others: tuple[dict[str, Any], ...] = ({"credits": 3}, {"credits": None}, {"ended": "closed"}, {"state": "error"})
+    rows = (open_one | how | {"connection_id": bytes([number]) * 16} for number, how in enumerate(others, 1))
+    write(lake, "gold.wallaroo_sessions_history", open_one, *rows)
     with Served(serving.application(lake)) as served, urlopen(f"{served.url}metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=1.0.0")
         text = answer.read().decode()
@@ -988,6 +992,8 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     assert found["wirehouse_landed_records", "net"] == records + 1
     assert found["wirehouse_unreadable_records", "net"] == 1
     assert found["wirehouse_captures", "net", "landed"] == 2
+    assert found["wirehouse_capture_bytes", "net", "landed"] == len(STREAM.read_bytes()) + 1
+    assert found["wirehouse_starving_sessions", "net"] == 1
     assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
     assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
     assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
@@ -997,6 +1003,32 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
     listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+def test_the_ui_serves_metrics_beside_it(
+    filled: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wirehouse.toml"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    answers: list[str] = []
+
+    def serve(*_: object) -> None:
+        url = re.findall(r"http://127\.0\.0\.1:\d+/metrics", capsys.readouterr().out)[0]
+        with urlopen(url) as answer:
+            answers.append(answer.read().decode())
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(Request(url, headers={"Host": "rebound.example"}))
+        next(Path(filled.table_path("gold.cardinal_found")).rglob("*.json")).write_text("{")
+        with pytest.raises(HTTPError, match="500") as failed:
+            urlopen(url)
+        answers.append(failed.value.read().decode())
+
+    monkeypatch.setattr(ui, "serve", serve)
+    port = ports.free_port()
+    assert cli._outcome(["--config", str(file), "ui", "--metrics-port", str(port)]) == 0
+    assert 'wirehouse_findings{protocol="cardinal",rule="cardinal.topic_wrong",severity="warning"} 11.0' in answers[0]
+    assert "gold.cardinal_found can't be opened" in answers[1]
+    assert not ports.listens(port)
 
 
 @dg.asset
