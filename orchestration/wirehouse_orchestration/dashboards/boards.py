@@ -215,12 +215,23 @@ class Incidents(_Strict):
         )
 
 
+class Metric(_Strict):
+    """A metric of `/metrics` about a protocol: a number for each source."""
+
+    #: Without the prefix that all have.
+    name: Name
+    help: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\.$")]
+    #: A SELECT of `source` and `value`. A source without what is counted has 0.
+    sql: Text
+
+
 class Board(_Strict):
     """A page of charts."""
 
     title: Text
     question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
     incidents: Incidents
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Chart, ...], Field(min_length=1, strict=False, alias="charts")]
     #: The name of its file.
     name: Name

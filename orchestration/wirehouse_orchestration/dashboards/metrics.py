@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_orchestration.dagster.instance import shared_instance
+from wirehouse_orchestration.dashboards.boards import boards
 from wirehouse_orchestration.servers import ports
 from wirehouse_pipelines.delta import ledger
 from wirehouse_pipelines.jobs import runner
@@ -37,10 +38,6 @@ from wirehouse_pipelines.query import sql
 
 _NS_PER_S = 1e9
 _ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
-_STARVING = """
-SELECT source, SUM(CASE WHEN ended IS NULL AND state = 'streaming' AND credits <= 0 THEN 1 ELSE 0 END) AS starving
-FROM gold.wallaroo_sessions GROUP BY source
-"""
 _FINDINGS = "SELECT protocol, rule, severity, COUNT(*) AS findings FROM gold.violations GROUP BY 1, 2, 3"
 
 
@@ -94,7 +91,7 @@ class _OfLake(Collector):
         yield _newest(self._lake, landed)
         yield _gauge("stale_windows", "Windows that the next run computes.", "job", _stale(self._lake))
         yield _findings(self._lake)
-        yield _starving(self._lake)
+        yield from _of_boards(self._lake)
         yield from _last_run(self._lake)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -162,10 +159,11 @@ def _findings(lake: Lake) -> GaugeMetricFamily:
     return family
 
 
-def _starving(lake: Lake) -> GaugeMetricFamily:
-    rows = sql.rows(lake, _STARVING).to_pylist()
-    help_text = "Open Wallaroo sessions whose connector has no credit left."
-    return _gauge("starving_sessions", help_text, "source", {row["source"]: row["starving"] for row in rows})
+def _of_boards(lake: Lake) -> Iterator[GaugeMetricFamily]:
+    """The metrics that boards define."""
+    for metric in (metric for board in boards().values() for metric in board.metrics):
+        values = {row["source"]: row["value"] for row in sql.rows(lake, metric.sql).to_pylist()}
+        yield _gauge(metric.name, metric.help, "source", values)
 
 
 def _last_run(lake: Lake) -> Iterator[GaugeMetricFamily]:
