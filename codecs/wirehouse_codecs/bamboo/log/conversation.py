@@ -69,6 +69,11 @@ def received(connection: Connection, piece: Data) -> int:
     return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
 
 
+def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
+    """The piece has the first bytes of its side, and others may stand before them."""
+    return reader.is_silent(role) and connection.sides(piece.direction)[0].may_lack_beginning
+
+
 class Account:
     """A session as rows of the log."""
 
@@ -284,6 +289,10 @@ class Conversation:
         side = next(one for one in Direction if self._options.role_of(one) is role)
         return self._connection.peer_received(side, byte_end)
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(self._options.role_of(direction))
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         if pieces and not self._begun:
@@ -308,6 +317,8 @@ class Conversation:
     def _excuse(self, piece: Data) -> None:
         """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
         role, session = self._options.role_of(piece.direction), self._account.session
+        if begins_late(self._connection, self._reader, role, piece):
+            self._miss(piece.direction, 0, 0, piece.place)
         if not session.state.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
             session.miss(role.peer)
             self._reader.excuse()

@@ -20,6 +20,7 @@ from wirehouse_codecs.bamboo.log.conversation import (
     Account,
     Senders,
     add_rest,
+    begins_late,
     knows_more,
     received,
     senders_of,
@@ -219,6 +220,10 @@ class Half:
         self._pairs, self._log, self._senders, self._channel = pairs, log, senders, channel
         self._pair, self._reader = pair, reader
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(self._pairs.options.role_of(direction))
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         self._stop()
@@ -231,6 +236,9 @@ class Half:
             role = self._pairs.options.role_of(piece.direction)
             silent = not session.state.partial and self._reader.is_silent(role.peer)
             connection = self._pair.connections[self._channel]
+            if begins_late(connection, self._reader, role, piece):
+                self._reader.missed(piece.direction, 0)
+                session.miss(role)
             if silent and knows_more(connection, piece):
                 session.miss(role.peer)
             elif received(connection, piece) > self._reader.received_bytes(role.peer) + 1:

@@ -27,20 +27,15 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
-from wirehouse_codecs.hiero.session.session import (
-    ANSWERS,
-    Found,
-    Input,
-    QueryInput,
-    Said,
-    Subscription,
-    SubscriptionInput,
-    input_of,
-    said_of,
-)
-from wirehouse_codecs.hiero.wire import grpc, http2
+from wirehouse_codecs.hiero.session.publishing import ANSWERS, Input
+from wirehouse_codecs.hiero.session.querying import QueryInput
+from wirehouse_codecs.hiero.session.session import input_of, said_of
+from wirehouse_codecs.hiero.session.steps import Found, Said
+from wirehouse_codecs.hiero.session.subscribing import Subscription, SubscriptionInput
+from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.wire.hashes import settle
+from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.wire.messages import (
     KIND_OF,
@@ -609,7 +604,8 @@ class Calls:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
-            said = said._replace(byte_end=where.byte_end, received=self._received(where))
+            received, late = self._received(where), bool(self._is_late(where))
+            said = said._replace(byte_end=where.byte_end, received=received, late=late)
         ignored, found = rpc.session.receive(said)
         missing = self._lost | self._uncaptured
         if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
@@ -617,7 +613,7 @@ class Calls:
             rpc.session.miss()
         elif missing:
             rpc.session.miss(missing)
-        else:
+        elif not said.late:
             return ignored, found
         return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 
