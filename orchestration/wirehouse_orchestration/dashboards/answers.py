@@ -127,9 +127,15 @@ class Span:
         return urlencode({name: value for name, value in asked.items() if value})
 
     def __str__(self) -> str:
-        text = "all windows"
-        if self.first or self.last:
-            text = f"{self.first or '…'}" if self.first == self.last else f"{self.first or '…'} to {self.last or '…'}"
+        match self.first, self.last:
+            case None, None:
+                text = "all windows"
+            case first, None:
+                text = f"{first} and later"
+            case None, last:
+                text = f"{last} and earlier"
+            case first, last:
+                text = str(first) if first == last else f"{first} to {last}"
         return f"{text} of {self.source}" if self.source else text
 
 

@@ -273,6 +273,11 @@ def test_what_is_no_time_is_refused_with_the_forms(text: str, empty: Lake) -> No
         Span(last=text).check(empty)
 
 
+def test_a_range_is_named_in_words() -> None:
+    spans = (ALL, Span("a", "b", "net"), Span("a", "a"), Span("a"), Span(last="b"))
+    assert [str(span) for span in spans] == ["all windows", "a to b of net", "a", "a and later", "b and earlier"]
+
+
 def test_in_a_range_finer_than_windows_rows_count_by_their_time(filled: Lake) -> None:
     later = {"protocol": "cardinal", "rule": "cardinal.topic_wrong", "severity": "warning", "message": "m"}
     # Found in the next window, and broken in this one.
@@ -1049,7 +1054,7 @@ def test_the_command_writes_a_report(
         Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01")), "bronze.windows", [{"records": 1}]
     )
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-15", "--out", str(out)]) == 2
-    said = "no window with data in 2026-11-15 to …: the lake has 2026-11-14 to 2026-11-14"
+    said = "no window with data in 2026-11-15 and later: the lake has 2026-11-14 to 2026-11-14"
     assert said in capsys.readouterr().err
     assert not out.exists()
     assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0
