@@ -11,7 +11,7 @@ from typing import Any, Final
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.apart import Apart, Fate
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_codecs.tcp.events import CONTROL, Ending, Opening, TcpSegment
+from wirehouse_codecs.tcp.events import Ending, Opening, TcpSegment
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import Reset
@@ -89,7 +89,9 @@ class Connection:
     def is_left_without_syn(self, segment: TcpSegment) -> bool:
         """It goes on from a stray, and both of its numbers are far from any here: another SYN was not captured."""
         ours, theirs = self.sides(segment.direction)
-        if segment.flags & CONTROL != ACK or not segment.payload_bytes or not ours.goes_on_from_stray(segment.sequence):
+        if segment.flags & (SYN | RST | ACK) != ACK or not (segment.payload_bytes or segment.flags & FIN):
+            return False
+        if not ours.goes_on_from_stray(segment.sequence):
             return False
         return not (ours.may_be_credible(segment.sequence) or theirs.may_be_credible(segment.acknowledgment))
 

@@ -223,6 +223,16 @@ class Numbering(SideState):
         first = (self.expected + follows - self.next_byte) & SEQUENCE_MASK
         return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self.fin is not None))
 
+    def lacks_before(self, sequence: int) -> bool:
+        """Bytes before `sequence`, which is near, are neither delivered nor waiting."""
+        if self.expected == UNKNOWN or not self.is_near(sequence):
+            return False
+        follows = self.next_byte
+        for piece in self._waiting:
+            if piece.start == follows:
+                follows = piece.end
+        return follows < self.next_byte + distance(sequence, self.expected)
+
     # What was acknowledged of them
 
     def note_acknowledgment(self, acknowledgment: int) -> None:

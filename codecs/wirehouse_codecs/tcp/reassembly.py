@@ -114,8 +114,8 @@ The end
 - A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
   (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
   that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
-  is one that came late, or is forged. Bytes that the RST acknowledges may be captured after it: then it closes when
-  they are there, or after `hole_wait_ns`.
+  is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
+  that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
   (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
   other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
@@ -172,7 +172,7 @@ from wirehouse_codecs.tcp.events import (
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
-from wirehouse_codecs.tcp.resets import doubt_reset, lacks_acknowledged, take_reset
+from wirehouse_codecs.tcp.resets import doubt_reset, lacks_bytes, take_reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
@@ -383,7 +383,7 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
-        if connection.reset is not None and connection.reset.is_in_place and not lacks_acknowledged(connection):
+        if connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection):
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
@@ -429,6 +429,9 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
+        if connection.has_syn and ours.lacks_before(segment.sequence) and not connection.holds_enough:
+            # What its side sent before may acknowledge less, and come late.
+            return _take(connection, segment)
     elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]

@@ -65,33 +65,35 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
     is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
     is_in_place = ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal
-    reset = Reset(
-        segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own, is_in_place=is_in_place
-    )
+    sent = connection.sent_by(theirs)
+    if acknowledgment is not None and sent != UNKNOWN and 0 < distance(acknowledgment, sent) < WINDOW_BYTES:
+        # What it acknowledges itself was sent before it, though it may be captured later.
+        sent = acknowledgment
+    reset = Reset(segment.direction, segment.place, acknowledgment, sent, own, is_in_place=is_in_place)
     if is_in_place:
         if connection.reset is None or not connection.reset.is_in_place:
             connection.reset = reset
-        return not lacks_acknowledged(connection)
+        return not lacks_bytes(connection)
     if not was_captured:
         ours.unproven, ours.packets = ours.packets, 0
     connection.reset = connection.reset or reset
     return False
 
 
-def lacks_acknowledged(connection: Connection) -> bool:
-    """Bytes that the RST acknowledges may still come: its sender had received them."""
+def lacks_bytes(connection: Connection) -> bool:
+    """Bytes may still come that its sender had sent before the RST, or had received."""
     reset = connection.reset
     assert reset is not None
-    _, theirs = connection.sides(reset.direction)
-    if reset.acknowledgment is None or not theirs.is_credible(reset.acknowledgment):
-        return False
+    ours, theirs = connection.sides(reset.direction)
+    if ours.packets and reset.own != UNKNOWN and ours.lacks_before(reset.own - (ours.fin is not None)):
+        return True
     age_ns = reset.place.arrived_at_ns - connection.first.arrived_at_ns
     if not theirs.packets and age_ns >= theirs.options.hole_wait_ns:
         # It was not captured at all.
         return False
-    end = theirs.position(reset.acknowledgment)
-    if end is None:
-        return False
+    end, known = theirs.acknowledged_bytes, reset.acknowledgment
+    if known is not None and theirs.is_credible(known):
+        end = max(end, theirs.position(known) or 0)
     return theirs.next_byte < (end if theirs.fin is None else min(end, theirs.fin))
 
 

@@ -146,6 +146,11 @@ class SideState:
         """Bytes are known to have been sent that were neither delivered nor passed over."""
         return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
 
+    @property
+    def acknowledged_bytes(self) -> int:
+        """How far the other side has acknowledged them, as far as that is believed."""
+        return self._acknowledged
+
     def lacks(self, end: int) -> bool:
         """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
         if self.fin is not None:

@@ -497,6 +497,17 @@ def test_the_first_bytes_of_a_server_count_whatever_order_the_capture_has(answer
     ]
 
 
+def test_the_first_bytes_of_a_server_wait_while_its_client_lacks_its_own() -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 3, b"def", acknowledgment=3)]
+    told += [*talk.send(S, 3, b"DEF", acknowledgment=6), *talk.send(C, 6, b"ghi", acknowledgment=6)]
+    told += [*talk.send(C, 0, b"abc"), *talk.send(S, 0, b"ABC", acknowledgment=3)]
+    sides: dict[str, bytes] = {}
+    for event in joined(told)[1:]:
+        sides[event[0]] = sides.get(event[0], b"") + event[2]
+    assert sides == {"client": b"abcdefghi", "server": b"ABCDEF"}
+
+
 @pytest.mark.parametrize(("captured", "lacks"), [("SYN", True), ("SYN, ACK", False), ("SYN, SYN-ACK", False)])
 def test_bytes_that_alone_say_where_they_begin_may_not_be_the_first(captured: str, lacks: bool) -> None:
     talk = Dialogue()
@@ -1021,7 +1032,8 @@ def test_what_was_acknowledged_and_not_seen_is_a_hole_at_the_end() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"ab")
     assert talk.send(S, 0, acknowledgment=8) == []
-    assert plain(talk.send(S, 0, flags=RST)) == [("client", "hole", 2, 7), "closed reset"]
+    assert talk.send(S, 0, flags=RST) == [], "what its sender had received may be captured late"
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == [("client", "hole", 2, 7), "closed reset"]
 
 
 def test_at_the_end_a_hole_comes_as_a_whole_before_the_answer_to_it() -> None:
@@ -1036,14 +1048,14 @@ def test_open_holes_are_told_before_the_end() -> None:
     talk = Dialogue().open()
     talk.send(C, 2, b"c")
     talk.send(S, 1, b"b")
-    (*holes, closed) = talk.send(C, 3, flags=RST)
+    (*holes, closed, _) = talk.send(C, 5000, flags=SYN)
     assert plain(holes) == [
         ("client", "hole", 0, 2),
         ("client", 2, b"c"),
         ("server", "hole", 0, 1),
         ("server", 1, b"b"),
     ]
-    assert closed == Closed(moment(6, talk.ns), "reset", C)
+    assert closed == Closed(moment(6, talk.ns), "reuse")
 
 
 @pytest.mark.parametrize(
@@ -1258,6 +1270,7 @@ def test_what_waits_for_the_other_side_is_told_before_the_end(how: str) -> None:
         events = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
     else:
         events = talk.send(C, 500, flags=SYN) if how == "reuse" else talk.send(S, 4, flags=RST)
+        events += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
     told = [("server", "hole", 0, 2), ("client", 0, b"waits"), ("server", 2, b"so"), f"closed {how}"]
     assert plain(events)[:4] == told
 
@@ -1315,7 +1328,11 @@ def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
     talk = Dialogue().open()
     for at, data in ((0, b"hello"), (8, b"!"))[: (start > 0) + (start > 5)]:
         talk.send(S, at, data)
-    assert plain(talk.send(S, start, b"why", RST))[-1:] == ["closed reset"]
+    events = talk.send(S, start, b"why", RST)
+    if start > 5:
+        # Its own bytes before it may be captured late.
+        events += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert plain(events)[-1:] == ["closed reset"]
     assert talk.connection.server.ignored_bytes == 3
     assert [(one.why, one.size) for one in talk.connection.server.take_ignored()] == [(Why.RESET, 3)]
 
@@ -1383,6 +1400,31 @@ def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None
         assert talk.send(C, 0, acknowledgment=10 * second + 10) == []
     assert plain(talk.send(C, 0, b"?", acknowledgment=300)) == [("client", 0, b"?")]
     assert plain(talk.send(S, 300, b"!", acknowledgment=1)) == ["reset of server ignored", ("server", 300, b"!")]
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_bytes_captured_just_after_their_reset_count(acknowledges: bool) -> None:
+    talk = Dialogue().open()
+    flags, acknowledgment = (RST | ACK, 3) if acknowledges else (RST, 0)
+    told = [*talk.send(C, 0, b"one"), *talk.send(S, 3, b"def", acknowledgment=3)]
+    told += talk.send(S, 6, flags=flags, acknowledgment=acknowledgment)
+    told += talk.send(S, 0, b"abc", acknowledgment=3)
+    assert joined(told) == [("client", 0, b"one"), ("server", 0, b"abcdef"), "closed reset"]
+
+
+def test_what_a_resetting_side_had_acknowledged_may_be_captured_after_it() -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(C, 0, b"one"), *talk.send(C, 3, acknowledgment=4), *talk.send(C, 3, flags=RST)]
+    told += talk.send(S, 0, b"four", acknowledgment=3)
+    assert joined(told) == [("client", 0, b"one"), ("server", 0, b"four"), "closed reset"]
+
+
+def test_data_that_a_reset_acknowledges_itself_do_not_refute_it() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 1_000, flags=RST | ACK, acknowledgment=3) == []
+    assert plain(talk.send(C, 0, b"one")) == [("client", 0, b"one")]
+    assert talk.send(S, 0, acknowledgment=3) == [], "it was sent before the RST"
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
 
 
 def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:

@@ -171,6 +171,10 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         for direction in self._connection.unheard_sides:
             self._session.lose(direction, pieces[0].place)
+        for piece in pieces:
+            if not piece.byte_start and self._connection.sides(piece.direction)[0].may_lack_beginning:
+                self._reader.begin_within(piece.direction)
+                self._session.lose(piece.direction, piece.place)
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._fast.receive(piece):

@@ -178,6 +178,12 @@ class Reader:
         side = self._sides[direction]
         return None if side.gave_up_at is None else (side.gave_up_at, side.end)
 
+    def begin_within(self, direction: Direction) -> None:
+        """What comes first of `direction` need not begin a frame."""
+        side = self._sides[direction]
+        if not side.searching:
+            side.search(0)
+
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`: what they complete."""
         side = self._sides[direction]
