@@ -26,6 +26,7 @@ from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import Lake
 
 if TYPE_CHECKING:
+    from wirehouse_pipelines.jobs.planning import Planner
     from wirehouse_pipelines.landing.manifests import Manifest
 
 
@@ -150,18 +151,17 @@ def run(context: Context, as_json: bool) -> None:
     from wirehouse_pipelines.jobs import runner as jobs
 
     lake = context.lake()
-    due = jobs.due(lake)
+    known = jobs.planner(lake)
+    due = known.due()
     if not as_json:
         _report_gone(lake)
     if not due:
         if as_json:
             _report_json(lake, [], None, None)
             return
-        click.echo(
-            "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
-        )
+        click.echo("everything is up to date" if known.data_windows() else "nothing has landed yet: `wirehouse land`")
         return
-    _bring_up_to_date(context, lake, due, as_json=as_json)
+    _bring_up_to_date(context, known, due, as_json=as_json)
 
 
 @click.command()
@@ -194,29 +194,28 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
     ]
     if not chosen:
         raise click.UsageError(f"no job writes {table or protocol}: `wirehouse tables` lists the tables")
-    if not any(first <= window <= last for window in jobs.data_windows(lake)):
+    known = jobs.planner(lake)
+    if not any(first <= window <= last for window in known.data_windows()):
         if as_json:
             _report_json(lake, [], first, last)
         else:
             click.echo(f"nothing has landed in {first} to {last}")
         return
-    _materialize(context, lake, chosen, first, last, force=True, as_json=as_json)
+    _materialize(context, known, chosen, first, last, force=True, as_json=as_json)
 
 
 def _bring_up_to_date(
-    context: Context, lake: Lake, due: Mapping[str, set[str]], *, as_json: bool = False, report: bool = True
+    context: Context, known: Planner, due: Mapping[str, set[str]], *, as_json: bool = False, report: bool = True
 ) -> None:
-    from wirehouse_pipelines.jobs import runner as jobs
-
     windows = set().union(*due.values())
     # Up to the last window: a window that ends in another state makes the later ones stale.
-    last = max(windows.union(jobs.data_windows(lake)))
-    _materialize(context, lake, list(due), min(windows), last, force=False, as_json=as_json, report=report)
+    last = max(windows.union(known.data_windows()))
+    _materialize(context, known, list(due), min(windows), last, force=False, as_json=as_json, report=report)
 
 
 def _materialize(
     context: Context,
-    lake: Lake,
+    known: Planner,
     jobs: Sequence[str],
     first: str,
     last: str,
@@ -226,11 +225,14 @@ def _materialize(
     report: bool = True,
 ) -> None:
     """Run `jobs` through Dagster and, if `report`, report the findings; WirehouseError if a job or a check failed."""
+    lake = known.lake
     with context.steps("tables", len(jobs)) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.dagster.runs import materialize
 
-        done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
+        done = materialize(
+            lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose, known=known
+        )
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
     if not report:
@@ -331,8 +333,9 @@ def forget(context: Context, what: str, yes: bool, as_json: bool) -> None:
         return
     check_alone(lake)
     erased = forgetting.erase_landed(lake, what)
-    if due := jobs.due(lake):
-        _bring_up_to_date(context, lake, due, report=not as_json)
+    known = jobs.planner(lake)
+    if due := known.due():
+        _bring_up_to_date(context, known, due, report=not as_json)
     # A sensor may have started a run meanwhile; its files must stay.
     check_alone(lake)
     with jobs.writing(lake, say=partial(click.echo, err=True)) as held:
