@@ -242,47 +242,63 @@ def _materialize(
         return
     span = first if first == last else f"{first} to {last}"
     click.echo(f"{', '.join(jobs)}: {span} done")
-    _report_rules(lake)
-    _report_silent(lake)
+    _report_rules(lake, first, last)
+    _report_silent(known, first, last)
 
 
-def _broken(lake: Lake) -> dict[str, Mapping[str, Any]]:
-    """For each severity the number of findings (`findings`) and of broken rules (`rules`)."""
+def _broken(lake: Lake, first: str, last: str) -> dict[str, Mapping[str, Any]]:
+    """For each severity the number of findings (`findings`) and of broken rules (`rules`) in these windows."""
     from wirehouse_pipelines.query import sql
 
-    count = "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations GROUP BY severity"
+    count = (
+        "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations "
+        f"WHERE window_start >= '{first}' AND window_start <= '{last}' GROUP BY severity"
+    )
     rows = sql.rows(lake, count).to_pylist()
     return {row["severity"]: {"findings": row["n"], "rules": row["rules"]} for row in rows}
 
 
-def _report_rules(lake: Lake) -> None:
-    """Print how many rules the captures broke. That is no failure of the command."""
+def _report_rules(lake: Lake, first: str, last: str) -> None:
+    """Print how many rules the captures of these windows broke. That is no failure of the command."""
     from wirehouse_orchestration.terminal.output import counted
 
-    for severity, found in sorted(_broken(lake).items(), reverse=True):
+    for severity, found in sorted(_broken(lake, first, last).items(), reverse=True):
         what = counted(found["findings"], "finding"), counted(found["rules"], "rule")
         click.echo("  {} of severity {severity}, {} broken".format(*what, severity=severity))
 
 
-def _report_silent(lake: Lake) -> None:
-    """Name the sources that landed packets, none of which is of a connection to one of their ports."""
-    from wirehouse_pipelines.query import sql
-
-    named = "SELECT DISTINCT source FROM"
-    landed, heard = (
-        {row["source"] for row in sql.rows(lake, f"{named} {table}").to_pylist()}
-        for table in ("bronze.captures WHERE records > 0", "silver.connections")
-    )
-    for source in lake.sources:
-        if source.ports and source.name in landed - heard:
+def _report_silent(known: Planner, first: str, last: str) -> None:
+    """Name the sources that landed packets in these windows and never had a connection to one of their ports."""
+    windows = f"window_start >= '{first}' AND window_start <= '{last}'"
+    landed = {
+        manifest.source for manifest in known.landed() if any(first <= window <= last for window in manifest.windows)
+    }
+    silent = {source.name for source in known.lake.sources if source.ports and source.name in landed}
+    # Most sources have connections in these windows. The history is asked only about the others.
+    silent -= _connected(known.lake, silent, windows)
+    silent -= _connected(known.lake, silent)
+    for source in known.lake.sources:
+        if source.name in silent:
             ports = ", ".join(map(str, source.ports))
             click.echo(
                 f"  source {source.name}: no packet of its ports ({ports}); `wirehouse inspect FILE` shows others"
             )
 
 
+def _connected(lake: Lake, sources: set[str], condition: str = "true") -> set[str]:
+    """Those of `sources` with connections that meet the condition."""
+    from wirehouse_pipelines.query import sql
+
+    if not sources:
+        return set()
+    names = ", ".join(f"'{name}'" for name in sorted(sources))
+    named = f"SELECT DISTINCT source FROM silver.connections WHERE source IN ({names}) AND {condition}"
+    return {row["source"] for row in sql.rows(lake, named).to_pylist()}
+
+
 def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str | None) -> None:
-    print_json([{"jobs": jobs, "from": first, "to": last, "broken": _broken(lake)}])
+    broken = _broken(lake, first, last) if first and last else {}
+    print_json([{"jobs": jobs, "from": first, "to": last, "broken": broken}])
 
 
 @click.command()
