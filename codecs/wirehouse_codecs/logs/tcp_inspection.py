@@ -4,6 +4,8 @@ Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
 with the lower port, or with the lower address if the ports are equal.
 
+If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python objects.
+
 Memory is bounded. At most MOST_PAIRS port pairs are held: if there are more, as in a SYN flood, those that were silent
 for longest are reported as idle. The last MOST_ENDED connections that ended are kept, because late segments may follow;
 a late segment of any other connection would count as a new connection captured from the middle.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,10 +26,11 @@ import pyarrow.compute as pc
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.logs import inspection
-from wirehouse_codecs.logs.inspection import SKIP, Inspected
+from wirehouse_codecs.logs.inspection import SKIP, Inspected, Unseen
 from wirehouse_codecs.logs.rows import (
     BATCH_ROWS,
     CONNECTION,
+    MESSAGE,
     QUARANTINE,
     STATE,
     VIOLATION,
@@ -47,12 +50,16 @@ from wirehouse_codecs.tcp.reassembly import TcpSegment
 
 #: Number of packets read at once. Their rows are held in memory and sorted by arrival.
 PIECE_PACKETS: Final = 1_000
+#: The same, if nobody sees the messages: of these no rows are held.
+UNSEEN_PACKETS: Final = 8_000
 MOST_ENDED: Final = 4_096
 MOST_PAIRS: Final = 65_536
 #: The servers' port or ports; None if unknown.
 Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
+#: A function of rows of a log: which messages among them are needed as rows though nobody sees them; None: none.
+Needed = Callable[[pa.Table], pa.ChunkedArray | None]
 
 Order = np.ndarray[Any, Any]
 
@@ -72,17 +79,25 @@ def read(
     start: Start | Gather,
     schema: pa.Schema,
     port: int | tuple[int, ...] | None = None,
+    unseen: Unseen | None = None,
+    needed: Needed = lambda table: None,
 ) -> Iterator[Row]:
     """The rows for the packets in `batches` (inspection.LANDED_PACKETS), sorted by arrival in each piece.
 
     `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. The rows within a
     connection come when it has ended. The row of the connection itself comes when no more of it can follow: at the end
     of the batch whose last packet is `TcpOptions.idle_ns` later, or at the end of the capture.
+
+    Messages that `unseen` doesn't want are counted there, except those that are `needed` for something else.
     """
-    connections = _Connections(Log(schema), start, port)
+    unseen = unseen or Unseen()
+    connections = _Connections(Log(schema), start, port, unseen, needed)
     for batch in batches:
-        for begin in range(0, batch.num_rows, PIECE_PACKETS):
-            yield from connections.receive(batch.slice(begin, PIECE_PACKETS))
+        begin = 0
+        while begin < batch.num_rows:
+            packets = PIECE_PACKETS if unseen.wanted else UNSEEN_PACKETS
+            yield from connections.receive(batch.slice(begin, packets))
+            begin += packets
     yield from connections.finish()
 
 
@@ -140,8 +155,11 @@ class _Pair:
 class _Connections:
     """All port pairs of a capture, ordered by their last segment."""
 
-    def __init__(self, log: Log, start: Start | Gather, port: Port) -> None:
+    def __init__(self, log: Log, start: Start | Gather, port: Port, unseen: Unseen, needed: Needed) -> None:
         self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
+        self._unseen, self._needed = unseen, needed
+        #: Rows of the log that `_count` set aside.
+        self._counted: list[pa.RecordBatch] = []
         self._options = TcpOptions()
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
         #: Port pairs whose connection has ended, in the order of their ends.
@@ -163,6 +181,8 @@ class _Connections:
                 pair.gathered.turn_to(pair.log.key, place.arrived_at_ns)
             pair.log.receive(TcpSegment(place, from_, *segment))
             touched[key] = pair
+            if self._log.full and not self._unseen.wanted:
+                self._count()
         for key, pair in touched.items():
             pair.log.flush()
             self._note_end(key, pair)
@@ -247,12 +267,39 @@ class _Connections:
 
     def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
         """The rows in the log and `left_out`, in order of arrival."""
+        if not self._unseen.wanted:
+            self._count()
         batches = (
-            batch.slice(at, BATCH_ROWS) for batch in self._log.take() for at in range(0, batch.num_rows, BATCH_ROWS)
+            batch.slice(at, BATCH_ROWS)
+            for batch in (*self._counted, *self._log.take())
+            for at in range(0, batch.num_rows, BATCH_ROWS)
         )
         logged = [_by_arrival(batch) for batch in batches]
+        self._counted.clear()
         merged = heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
         return (row for row in merged if row["row_kind"] != _BEGIN)
+
+    def _count(self) -> None:
+        """Count the messages in the log that nobody needs as rows, and set its other rows aside."""
+        taken: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self._log.take():
+            taken.append(batch)
+            rows += batch.num_rows
+            if rows >= BATCH_ROWS:
+                self._count_in(pa.Table.from_batches(taken))
+                taken, rows = [], 0
+        if taken:
+            self._count_in(pa.Table.from_batches(taken))
+
+    def _count_in(self, table: pa.Table) -> None:
+        unseen = pc.equal(table.column("row_kind"), MESSAGE)
+        if (needed := self._needed(table)) is not None:
+            unseen = pc.and_not(unseen, needed.fill_null(False))
+        kinds = pc.struct_field(table.column("message"), "kind").filter(unseen)
+        for counted in pc.value_counts(kinds).to_pylist():
+            self._unseen.messages[str(counted["values"])] += counted["counts"]
+        self._counted += table.filter(pc.invert(unseen)).combine_chunks().to_batches()
 
 
 def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:
