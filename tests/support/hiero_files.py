@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tests.support.landed import landed, landed_file
 from wirehouse_codecs.captures.source import Origin
-from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.files import of_blocks
 from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -23,10 +22,11 @@ from wirehouse_codecs.hiero.wire import grpc, grpc_log
 from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.wire.items import Timestamp
 from wirehouse_codecs.logs import files, tcp_inspection
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import LANDED_FILES
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, VIOLATION, Dialogue, Log, schema
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
 
 
 def archive_of(paths: Iterable[Path]) -> bytes:
@@ -95,10 +95,8 @@ def read_blocks(data: bytes, name: str, limit: int = 1 << 20) -> BlockRows:
     return BlockRows(capture, list(files.rows(landed_blocks(capture), start, SCHEMA)))
 
 
-class _Recorder:
+class _Recorder(BareDialogue):
     """A dialogue that keeps what is said, beside the number of its connection."""
-
-    dialect = (None, None)
 
     def __init__(self, number: int, heard: list[tuple[int, int, grpc.Event]]) -> None:
         self._number, self._heard = number, heard
@@ -112,18 +110,6 @@ class _Recorder:
 
     def hole(self, hole: Hole) -> None:
         raise AssertionError(hole)
-
-    def doubt(self, place: Place) -> None:
-        pass
-
-    def close(self, closed: Closed) -> None:
-        pass
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
 
 def _entries(heard: Iterable[tuple[int, int, grpc.Event]], node: str) -> Iterator[bytes]:

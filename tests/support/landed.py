@@ -94,19 +94,20 @@ def read_log(
     return [row for out in source_log.read([batch], sources, schema) for row in out.to_pylist()]
 
 
-def cut(rows: Iterable[Row], start: Start | Gather, schema: pa.Schema) -> list[Row]:
-    """The rows of the log if every packet is a window of its own, each from the state of the one before."""
+def cut(rows: Iterable[Row], start: Start | Gather, schema: pa.Schema, packets: int = 1) -> list[Row]:
+    """The rows of the log if every `packets` are a window of their own, each from the state of the one before."""
     found: list[Row] = []
     flows: dict[bytes, list[Row]] = {}
     for row in rows:
         flows.setdefault(row["flow"], []).append(row)
     for flow, own in flows.items():
         state: str | None = None
-        for at, row in enumerate(own):
-            window = f"{at:06}"
-            end_ns = max(own[at + 1]["arrived_at_ns"] - 1, row["arrived_at_ns"]) if at + 1 < len(own) else LATE_NS
+        for at in range(0, len(own), packets):
+            window, within, after = f"{at:06}", own[at : at + packets], own[at + packets : at + packets + 1]
+            end_ns = max(after[0]["arrived_at_ns"] - 1, within[-1]["arrived_at_ns"]) if after else LATE_NS
             before = [] if state is None else [carried(flow, state, window)]
-            out = read_log([*before, row | {"window_start": window}], start, schema, {window: end_ns})
+            within = [row | {"window_start": window} for row in within]
+            out = read_log([*before, *within], start, schema, {window: end_ns})
             state = next((one["state"] for one in out if one["row_kind"] == "state" and one["state"]), None)
             found += out
     return found

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows, tcp_inspection
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
 
 #: Number of packets at the start of a capture that are examined.
 HEAD_PACKETS: Final = 10_000
@@ -32,10 +32,8 @@ class Head(NamedTuple):
 Recognise = Callable[[bytes, bytes], str | None]
 
 
-class _Head:
+class _Head(BareDialogue):
     """A dialogue that keeps the first bytes of each side, up to the first hole."""
-
-    dialect = None, None
 
     def __init__(self) -> None:
         self.bytes = {direction: bytearray() for direction in Direction}
@@ -49,18 +47,6 @@ class _Head:
 
     def hole(self, hole: Hole) -> None:
         self._ended.add(hole.direction)
-
-    def doubt(self, place: Place) -> None:
-        pass
-
-    def close(self, closed: Closed) -> None:
-        pass
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
 
 def heads(batches: Iterable[pa.RecordBatch], port: int | None = None) -> list[Head]:

@@ -292,6 +292,12 @@ class Dialogue(Protocol):
     def dialect(self) -> tuple[str | None, str | None]:
         """The dialect of the connection and how it was recognised; None if unknown, or if the protocol has only one."""
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first of the bytes stands that may still be in a row of a message: an unfinished one, or one held.
+
+        Of the bytes before it nobody asks any more what their sender had received, and whether they came late.
+        """
+
     def snapshot(self) -> str:
         """The state from which another dialogue continues."""
 
@@ -481,7 +487,8 @@ class FlowLog:
                 self._dialogue.receive(pieces)
             if self._connection is not None:
                 for direction, byte_end in pieces.ends.items():
-                    self._connection.sides(direction)[0].forget_received(byte_end)
+                    unread = byte_end if self._dialogue is None else self._dialogue.unread_from(direction)
+                    self._connection.sides(direction)[0].forget_received(unread)
 
     def expire(self, ns: int) -> None:
         """Expire the timeouts that end by `ns`. No segment arrived until then."""

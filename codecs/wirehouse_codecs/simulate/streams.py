@@ -10,14 +10,14 @@ from typing import Final
 import pyarrow as pa
 
 from wirehouse_codecs.captures.pcap import Packet, to_batch
-from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import LANDED_PACKETS
 from wirehouse_codecs.logs.rows import Log, Start, schema
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.link_types import ETHERNET
-from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+from wirehouse_codecs.tcp.reassembly import Connection, Data
 
 #: Number of packets read at once.
 _BATCH_PACKETS: Final = 1_000
@@ -70,10 +70,8 @@ def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], No
     return count
 
 
-class _Files:
+class _Files(BareDialogue):
     """The files of one connection, as a `Dialogue` that adds no rows."""
-
-    dialect = (None, None)
 
     def __init__(self, folder: Path, number: int) -> None:
         self._paths = {direction: folder / f"{number:04}-{direction}.bin" for direction in Direction}
@@ -85,18 +83,3 @@ class _Files:
             # Opened each time, because there may be more connections than a process can have open files.
             with path.open("ab") as file:
                 file.writelines(piece.data for piece in pieces if piece.direction is direction)
-
-    def hole(self, hole: Hole) -> None:
-        pass
-
-    def doubt(self, place: Place) -> None:
-        pass
-
-    def close(self, closed: Closed) -> None:
-        pass
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""

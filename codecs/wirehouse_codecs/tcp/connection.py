@@ -11,7 +11,7 @@ from typing import Any, Final
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.apart import Apart, Fate
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_codecs.tcp.events import Ending, Opening, TcpSegment
+from wirehouse_codecs.tcp.events import CONTROL, Ending, Opening, TcpSegment
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import Reset
@@ -26,6 +26,8 @@ EARLY_SEGMENTS: Final = 16
 EARLY_BYTES: Final = 1 << 16
 #: What may have been sent again, and need not be of the next connection.
 _REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.REPEATED)
+#: What was ignored, and may be of another connection that has other numbers.
+_FAR: Final = (Fate.STRAY, Fate.LATE)
 
 
 @dataclass(slots=True)
@@ -83,6 +85,13 @@ class Connection:
             return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours.initial != UNKNOWN
+
+    def is_left_without_syn(self, segment: TcpSegment) -> bool:
+        """It goes on from a stray, and both of its numbers are far from any here: another SYN was not captured."""
+        ours, theirs = self.sides(segment.direction)
+        if segment.flags & CONTROL != ACK or not segment.payload_bytes or not ours.goes_on_from_stray(segment.sequence):
+            return False
+        return not (ours.may_be_credible(segment.sequence) or theirs.may_be_credible(segment.acknowledgment))
 
     @property
     def in_middle(self) -> bool:
@@ -165,6 +174,23 @@ class Connection:
         self._gave = bool(given)
         return [one.segment for one in given]
 
+    def give_strays(self, segment: TcpSegment) -> list[TcpSegment]:
+        """The segments of the connection that `segment` belongs to, without a SYN; they no longer count here."""
+        ours, _ = self.sides(segment.direction)
+        oldest_ns = segment.place.arrived_at_ns - ours.options.hole_wait_ns
+        given = []
+        for one in self._apart:
+            side, _ = self.sides(one.segment.direction)
+            near = segment.sequence if side is ours else segment.acknowledgment
+            is_near = abs(distance(one.segment.sequence, near)) < WINDOW_BYTES
+            if is_near and one.fate in _FAR and one.segment.place.arrived_at_ns > oldest_ns:
+                side.gives_away(one, segment.place)
+                side.packets -= 1
+                given.append(one)
+        self._apart = [one for one in self._apart if one not in given]
+        self._gave = bool(given)
+        return [one.segment for one in given]
+
     def _claimed(self, side: Side, syn: TcpSegment, first: int) -> list[Apart]:
         """Part with the segments of a side which are of the connection that `syn` opens, whose byte 0 is `first`.
 
@@ -239,10 +265,10 @@ class Connection:
 
     @property
     def reset_waits_since(self) -> Place:
-        """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
+        """From when on a RST that waits is confirmed by its side's silence; by all silence if that wasn't captured."""
         assert self.reset is not None
         ours, _ = self.sides(self.reset.direction)
-        return self.reset.place if ours.packets else self.last
+        return self.reset.silent_since if ours.packets else self.last
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from wirehouse_codecs.tcp.pieces import Limits, Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
@@ -14,6 +15,9 @@ from wirehouse_codecs.tcp.sequence_numbers import (
     distance,
 )
 from wirehouse_codecs.tcp.side_state import SideState
+
+#: So many changes of what a side had received are kept, and so many stretches that came late.
+MOST_RECEIPTS: Final = 4096
 
 
 class Numbering(SideState):
@@ -74,8 +78,9 @@ class Numbering(SideState):
             self._sent_from = sequence
 
     def begin_at_acknowledgment(self, acknowledgment: int) -> None:
-        """If nothing else numbers the bytes, what the other side acknowledged does."""
-        if self.expected == UNKNOWN:
+        """If nothing else numbers the bytes, the least that the other side acknowledged does."""
+        is_less = -WINDOW_BYTES < distance(acknowledgment, self.expected) < 0 and self._sent_from == UNKNOWN
+        if self.expected == UNKNOWN or (is_less and self.assumed and self._is_untouched):
             self.begin(acknowledgment)
             self.assumed = True
 
@@ -157,9 +162,9 @@ class Numbering(SideState):
         return self.initial == sequence & SEQUENCE_MASK
 
     def may_have_begun_at(self, sequence: int) -> bool:
-        """Its bytes are numbered from `sequence`, or from a little behind it."""
-        first = self.expected - self.next_byte
-        return self.expected != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
+        """Its bytes are numbered from `sequence`, or from a little behind it; or its first packet stands there."""
+        first = self._sent_from if self.expected == UNKNOWN else self.expected - self.next_byte
+        return first != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
 
     def is_answered_by(self, acknowledgment: int, *, may_have_data: bool = True) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
@@ -181,6 +186,10 @@ class Numbering(SideState):
         """`sequence` is credible by one of the numberings that its bytes may have."""
         is_by_other = self._other != UNKNOWN and abs(distance(sequence, self._other)) < WINDOW_BYTES
         return is_by_other or self.is_credible(sequence)
+
+    def goes_on_from_stray(self, sequence: int) -> bool:
+        """`sequence` stands where the last segment ended whose number wasn't credible."""
+        return sequence == self._stray
 
     def is_near(self, sequence: int) -> bool:
         """`sequence` is near what is expected."""
@@ -225,10 +234,7 @@ class Numbering(SideState):
         is_old = -ahead & SEQUENCE_MASK < WINDOW_BYTES
         self._is_heard = self._gap_since_ns is not None and (self._is_heard or is_old or ahead < WINDOW_BYTES)
         if ahead >= WINDOW_BYTES:
-            if self.assumed and self._is_untouched and self._sent_from == UNKNOWN and is_old:
-                # This one was sent before that which the numbering was taken from.
-                self.begin(acknowledgment)
-                self.assumed = True
+            self.begin_at_acknowledgment(acknowledgment)
             if self._is_untouched and abs(distance(acknowledgment, self.expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other, self._other_assumed = acknowledgment, True
@@ -286,9 +292,12 @@ class Numbering(SideState):
             self._receipts.append((start, theirs.next_byte - behind))
 
     def forget_received(self, byte_end: int) -> None:
-        """Nobody asks what was known when the bytes before `byte_end` were sent."""
-        del self._receipts[: max(bisect_left(self._receipts, (byte_end,)) - 1, 0)]
-        del self._late[: max(bisect_left(self._late, (byte_end,)) - 1, 0)]
+        """Nobody asks what was known when the bytes before `byte_end` were sent, only of those behind.
+
+        Of these too no more than MOST_RECEIPTS are kept: a message may never end.
+        """
+        for kept in (self._receipts, self._late):
+            del kept[: max(bisect_left(kept, (byte_end,)) - 1, len(kept) - MOST_RECEIPTS, 0)]
 
     def knew_end_of(self, theirs: Numbering) -> bool:
         """Its FIN acknowledges the other side's."""

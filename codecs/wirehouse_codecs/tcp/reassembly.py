@@ -116,14 +116,17 @@ The end
   that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
   is one that came late, or is forged. Bytes that the RST acknowledges may be captured after it: then it closes when
   they are there, or after `hole_wait_ns`.
-- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or
-  a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the other side acknowledges
-  new data of that sender. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it
-  is ignored if the connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side,
-  and it numbers no bytes.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
+  (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
+  other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
+  of both or a SYN confirms it, and it is ignored if the connection still goes on after `hole_wait_ns`. Until it is
+  believed it is no packet of that side, and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
+- The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
+  nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
+  are near. The strays come with it.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored, and reported unless they are copies of bytes that were seen.
 - Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
@@ -189,7 +192,7 @@ __all__ = [
     "Unordered",
 ]
 
-FLOW_VERSION: Final = 17
+FLOW_VERSION: Final = 18
 
 
 class Flow:
@@ -304,7 +307,7 @@ class Flow:
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
-        ordinal, early = 0, []
+        ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
         connection = self.connection
         if connection is not None and connection.reset is not None:
             events += doubt_reset(connection, connection.reset, segment)
@@ -316,10 +319,18 @@ class Flow:
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
+        elif connection is not None and connection.is_left_without_syn(segment):
+            before = connection.give_strays(segment)
+            connection.keep_early()
+            if connection.closed is None:
+                events += _close(connection, "reuse", place)
+            connection = None
         if connection is None:
-            connection = self.connection = self._open(segment, ordinal)
+            connection = self.connection = self._open((before or [segment])[0], ordinal)
             events.append(Opened(connection))
         connection.last = place
+        for one in before:
+            events += _receive_in(connection, one, [])
         events += _receive_in(connection, segment, early)
         connection.judge_regular()
         return events
@@ -385,9 +396,11 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
 
 def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
-    ours, _ = connection.sides(segment.direction)
+    ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    if ours.expected != UNKNOWN or segment.flags & SYN or not has_bytes:
+    # What the other side said first may acknowledge less, and come late.
+    is_early = connection.has_syn and ours.assumed and not ours.has_begun and theirs.lacks_beginning
+    if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
         return False
     held = connection.held
     if held and (segment.direction is not held[0].direction or connection.holds_enough):

@@ -33,6 +33,13 @@ class Reset(NamedTuple):
     own: int
     acknowledged: int = UNKNOWN
     is_in_place: bool = False
+    #: When its alleged sender sent something since.
+    alive_ns: int = 0
+
+    @property
+    def silent_since(self) -> Place:
+        """Its place, from when on its alleged sender is silent."""
+        return replace(self.place, arrived_at_ns=max(self.place.arrived_at_ns, self.alive_ns))
 
     def to_json(self) -> list[Any]:
         return [self.direction, self.place.to_json(), *self[2:]]
@@ -91,8 +98,9 @@ def lacks_acknowledged(connection: Connection) -> bool:
 def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
     """What `segment` says of a RST that waits.
 
-    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. If its alleged sender was
-    not captured, a connection that still goes on after the wait wasn't reset.
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. What else its alleged sender
+    sends may have been captured late. If that one was not captured, a connection that still goes on after the wait
+    wasn't reset.
     """
     place, flags = segment.place, segment.flags
     if flags & (SYN | RST) or reset.is_in_place:
@@ -110,6 +118,8 @@ def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> li
         elif not is_sender and reset.own == UNKNOWN:
             connection.reset = reset._replace(own=acknowledgment)
     if not goes_on:
+        if is_sender and connection.reset is not None:
+            connection.reset = connection.reset._replace(alive_ns=place.arrived_at_ns)
         return []
     connection.reset = None
     ours.strays += 1

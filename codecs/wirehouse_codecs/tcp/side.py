@@ -155,6 +155,8 @@ class Side(Holes):
     def ignore_late(self, sequence: int, payload: bytes) -> bool:
         """The connection has ended; of `payload` nothing is taken any more. Some of its bytes were not seen before."""
         self.ignored_bytes += len(payload)
+        if payload and not self.is_near(sequence):
+            self._stray = (sequence + len(payload)) & SEQUENCE_MASK
         at = self.position(sequence)
         end = self.next_byte if self.fin is None else self.fin
         return at is None or at < 0 or at + len(payload) > end

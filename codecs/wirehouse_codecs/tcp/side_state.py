@@ -157,6 +157,11 @@ class SideState:
         return not self.packets and self.lacks(self._acknowledged)
 
     @property
+    def lacks_beginning(self) -> bool:
+        """Its first bytes are neither here nor passed over, and later ones are here."""
+        return not self.next_byte and self._gap_since_ns is not None
+
+    @property
     def has_two_numberings(self) -> bool:
         """Nothing says yet which of two sequence numbers its first byte has."""
         return self._other != UNKNOWN

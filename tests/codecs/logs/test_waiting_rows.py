@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from tests.support.landed import LATE_NS, SEGMENTS, landed_packets
-from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows, tcp_inspection, windows
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import BATCH_ROWS, MESSAGE, RUN_BYTES, Log, Where, Window
 from wirehouse_codecs.logs.windows import SourceLog
 from wirehouse_codecs.simulate.script import Close, Conversation, Send, packets
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN
-from wirehouse_codecs.tcp.reassembly import Closed, Data, Hole
+from wirehouse_codecs.tcp.reassembly import Data
 
 FLOW = b"\n\0\0\1\0\1\n\0\0\2\0\2"
 SIZE = 300_000
@@ -26,10 +26,8 @@ SIZE = 300_000
 MOST_BYTES = 20 << 20
 
 
-class Talkative:
+class Talkative(BareDialogue):
     """A dialogue with a row for each byte."""
-
-    dialect = None, None
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -38,21 +36,6 @@ class Talkative:
         for piece in pieces:
             for at in range(piece.byte_start, piece.byte_start + len(piece.data)):
                 self._log.add(MESSAGE, piece.place, Where(piece.direction, at, at + 1))
-
-    def conclude(self) -> None:
-        pass
-
-    def close(self, closed: Closed) -> None:
-        pass
-
-    def hole(self, hole: Hole) -> None:
-        pass
-
-    def doubt(self, place: Place) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
 
 def segments(size: int) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from tests.support.landed import LATE_NS, Row, carried, read_log
 from tests.support.plain_reassembler import Packet
 from tests.support.searches import fast_first
 from tests.support.tcp_networks import Disturbance, simulate
-from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import CONNECTION, STATE, Log, Where, schema
 from wirehouse_codecs.tcp.endpoints import Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
@@ -27,10 +27,8 @@ SCHEMA = schema(())
 MANY = 100
 
 
-class Bytes:
+class Bytes(BareDialogue):
     """A dialogue that reads nothing: each piece is a row."""
-
-    dialect = (None, None)
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -42,17 +40,8 @@ class Bytes:
     def hole(self, hole: Hole) -> None:
         self._log.add("passed", hole.place, Where(hole.direction, hole.byte_start, hole.byte_end))
 
-    def doubt(self, place: Place) -> None:
-        pass
-
     def close(self, closed: Closed) -> None:
         self._log.add("closed", closed.place, raw=closed.how.encode())
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
 
 def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Bytes:

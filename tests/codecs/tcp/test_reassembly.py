@@ -474,6 +474,37 @@ def test_bytes_held_before_a_late_answer_to_their_syn_wait_for_what_they_acknowl
     ]
 
 
+@pytest.mark.parametrize("answered", ["never", "late", "first"])
+def test_the_first_bytes_of_a_server_count_whatever_order_the_capture_has(answered: str) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN)]
+    if answered == "first":
+        told += talk.send(S, -1, flags=SYN | ACK)
+    told += talk.send(C, 3, b"def", acknowledgment=3)
+    told += talk.send(S, 3, b"DEF", acknowledgment=6)
+    told += talk.send(C, 0, b"abc")
+    told += talk.send(S, 0, b"ABC", acknowledgment=3)
+    if answered == "late":
+        told += talk.send(S, -1, flags=SYN | ACK)
+    told += talk.send(C, 6, b"ghi", acknowledgment=6)
+    assert joined(told) == [
+        "open syn",
+        ("client", 0, b"abc"),
+        ("server", 0, b"ABC"),
+        ("client", 3, b"def"),
+        ("server", 3, b"DEF"),
+        ("client", 6, b"ghi"),
+    ]
+
+
+@pytest.mark.parametrize("first", [C, S])
+def test_an_acknowledgment_just_before_its_syn_opens_no_connection_of_its_own(first: Direction) -> None:
+    talk = Dialogue()
+    told = [*talk.send(first, 0, acknowledgment=0), *talk.send(C, -1, flags=SYN), *talk.send(S, -1, flags=SYN | ACK)]
+    told += [*talk.send(C, 0, b"abc"), *talk.send(S, 0, b"ABC", acknowledgment=3)]
+    assert joined(told) == ["open middle", ("client", 0, b"abc"), ("server", 0, b"ABC")]
+
+
 def test_an_acknowledgment_before_its_syn_is_no_beginning_in_the_middle() -> None:
     talk = Dialogue()
     talk.send(C, 0, acknowledgment=0)
@@ -1312,22 +1343,33 @@ def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: i
 def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
     talk = Dialogue().open()
     talk.send(S, start, b"", flags)
-    reset_ns = talk.ns
     assert plain(talk.send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
     assert talk.send(S, 0) == [], "an acknowledgment that was on its way too"
+    silent_ns = talk.ns
     assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
-    assert talk.flow.ends_ns == reset_ns + OPTIONS.hole_wait_ns
+    assert talk.flow.ends_ns == silent_ns + OPTIONS.hole_wait_ns
     if confirmed == "syn":
         assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
         return
     if confirmed == "time":
-        events = talk.flow.expire(reset_ns + OPTIONS.hole_wait_ns)
+        events = talk.flow.expire(silent_ns + OPTIONS.hole_wait_ns)
     else:
-        talk.ns = reset_ns - 1000
+        talk.ns = silent_ns - 1000
         events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
     assert plain(events) == ["closed reset"]
     assert isinstance(events[0], Closed)
-    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
+
+
+def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 1_000, flags=RST)
+    for second in range(30):
+        talk.wait(SECOND)
+        assert plain(talk.send(S, 10 * second, b"0123456789")) == [("server", 10 * second, b"0123456789")]
+        assert talk.send(C, 0, acknowledgment=10 * second + 10) == []
+    assert plain(talk.send(C, 0, b"?", acknowledgment=300)) == [("client", 0, b"?")]
+    assert plain(talk.send(S, 300, b"!", acknowledgment=1)) == ["reset of server ignored", ("server", 300, b"!")]
 
 
 def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
@@ -1665,6 +1707,26 @@ def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
     talk.send(C, 501, b"old")
     assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 500, flags=SYN)) == ["open syn"]
     assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
+
+
+@pytest.mark.parametrize("end", ["open", "half", "fin", "reset"])
+def test_bytes_far_from_both_sides_are_of_another_connection_whose_syn_is_missing(end: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    talk.send(S, 0, b"OLD", acknowledgment=3)
+    if end == "reset":
+        talk.send(S, 3, flags=RST)
+    elif end != "open":
+        talk.send(S, 3, flags=FIN | ACK, acknowledgment=3)
+        talk.send(C, 3, flags=ACK if end == "half" else FIN | ACK, acknowledgment=4)
+    talk.wait(60 * SECOND)
+    far = 2**28
+    told = [*talk.send(C, far, b"one", acknowledgment=far), *talk.send(S, far, acknowledgment=far + 3)]
+    told += talk.send(C, far + 3, b"two", acknowledgment=far)
+    told += [*talk.send(S, far, b"ONE", acknowledgment=far + 6), *talk.send(C, far + 6, b"?", acknowledgment=far + 3)]
+    read = [] if end in ("fin", "reset") else ["closed reuse"]
+    assert joined(told) == [*read, "open middle", ("client", 0, b"onetwo"), ("server", 0, b"ONE"), ("client", 6, b"?")]
+    assert (talk.connection.client.packets, talk.connection.client.strays) == (3, 0)
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])

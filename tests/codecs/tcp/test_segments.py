@@ -14,6 +14,7 @@ from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.logs import windows as source_log
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import FlowLog, Gather, Log, Window
 from wirehouse_codecs.logs.windows import GatheredFlows, SourceLog, addresses
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -73,10 +74,8 @@ def conversations(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-class Heard:
+class Heard(BareDialogue):
     """A dialogue that notes what it is given."""
-
-    dialect = (None, None)
 
     def __init__(self, told: list[Any], connection: Connection) -> None:
         self._told, self._connection, self._name = told, connection, connection.connection_id
@@ -90,17 +89,8 @@ class Heard:
     def hole(self, hole: Hole) -> None:
         self._told.append(hole)
 
-    def doubt(self, place: Place) -> None:
-        pass
-
     def close(self, closed: Closed) -> None:
         self._told.append((self._name, closed))
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
 
 def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:

@@ -284,6 +284,10 @@ class Conversation:
         side = next(one for one in Direction if self._options.role_of(one) is role)
         return self._connection.peer_received(side, byte_end)
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(self._options.role_of(direction))
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         if pieces and not self._begun:

@@ -219,6 +219,10 @@ class Half:
         self._pairs, self._log, self._senders, self._channel = pairs, log, senders, channel
         self._pair, self._reader = pair, reader
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(self._pairs.options.role_of(direction))
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         self._stop()

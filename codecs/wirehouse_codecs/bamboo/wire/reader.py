@@ -390,25 +390,28 @@ class Reader:
         """Bytes are missing from the capture. True: packets of the direction could be read up to here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
-        unread_from = self._unread_from(role)
+        unreported_from = self._unreported_from(role)
         side.received_bytes += size
         side.search = None
         if side.stopped is not None:
             return False
         self._bymux.lose(role)
         side.head = b""
-        side.stopped = (unread_from, AFTER_HOLE)
+        side.stopped = (unreported_from, AFTER_HOLE)
         return True
 
-    def _unread_from(self, role: Role) -> int:
-        """Where the first packet of a side begins that isn't complete."""
+    def unread_from(self, role: Role) -> int:
+        """Where the first byte of a side stands that may still be in a read: of an unfinished packet, or one sought."""
         side = self._sides[role]
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         searches = [one.search for one in side.channels.values() if one.search is not None]
         begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
-        return max(
-            side.reported_to, min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
-        )
+        held = len(side.head) if side.search is None else len(side.search.held)
+        return min([side.received_bytes - held - len(self._bymux.pending(role)), *begun])
+
+    def _unreported_from(self, role: Role) -> int:
+        """Where the first byte of a side stands that is in no read yet."""
+        return max(self._sides[role].reported_to, self.unread_from(role))
 
     def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
         """A violation ended the session: what `role` sent after `byte_end`, and its peer after now, isn't read.
@@ -416,7 +419,7 @@ class Reader:
         The first of several violations counts, in whatever order they are reported.
         """
         for each, side in self._sides.items():
-            at = byte_end if each is role else self._unread_from(each)
+            at = byte_end if each is role else self._unreported_from(each)
             if side.stopped is None or (each is role and at < side.stopped[0]):
                 side.stopped = (at, AFTER_VIOLATION)
             elif side.stopped[1] != AFTER_VIOLATION:

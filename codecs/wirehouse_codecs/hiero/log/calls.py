@@ -609,7 +609,8 @@ class Calls:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
-            said = said._replace(byte_end=where.byte_end, received=self._received(where))
+            received, late = self._received(where), bool(self._is_late(where))
+            said = said._replace(byte_end=where.byte_end, received=received, late=late)
         ignored, found = rpc.session.receive(said)
         missing = self._lost | self._uncaptured
         if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
@@ -617,7 +618,7 @@ class Calls:
             rpc.session.miss()
         elif missing:
             rpc.session.miss(missing)
-        else:
+        elif not said.late:
             return ignored, found
         return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 

@@ -95,6 +95,10 @@ class Conversation:
         """Calls have profiles, not their connection."""
         return None, None
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(direction)
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         self._calls.take(self._reader.receive(pieces))

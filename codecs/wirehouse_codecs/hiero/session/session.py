@@ -121,6 +121,8 @@ class Said(NamedTuple):
     #: isn't known.
     byte_end: int = 0
     received: int | None = None
+    #: It came late: its sender may have received more, and other messages may have come before it.
+    late: bool = False
 
 
 class Found(NamedTuple):
@@ -724,7 +726,7 @@ class Call:
         if answer is None or said.number is None:
             return False
         # A node that hadn't received the last header answers another one.
-        unseen = memory.header if _unknowing(said, memory.header_end) else None
+        unseen = memory.header if _unknowing(said, memory.header_end) and not said.late else None
         fitting = [number for number in memory.waiting if number != unseen and fits(answer, said.number, number)]
         answered = fitting[0] if fitting else memory.header
         if unseen is not None and not fitting:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from wirehouse_codecs.core.intervals import Intervals
-from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.profiles import Service, method_of
 from wirehouse_codecs.hiero.wire import grpc, grpc_log, protobuf
 from wirehouse_codecs.hiero.wire.blocks import file_name
@@ -21,6 +20,7 @@ from wirehouse_codecs.hiero.wire.compression import compress
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, EntryType
 from wirehouse_codecs.hiero.wire.items import ItemNumber, Timestamp, cut, decode_proof
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
+from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.simulate.streams import read
@@ -101,10 +101,8 @@ def write_log(packets: Iterable[CapturedPacket], path: Path) -> int:
         return read(packets, start, flush)
 
 
-class _Reading:
+class _Reading(BareDialogue):
     """A connection whose calls are read. A `Dialogue` that says nothing."""
-
-    dialect = (None, None)
 
     def __init__(self) -> None:
         self._reader = grpc.Reader()
@@ -117,18 +115,9 @@ class _Reading:
         for event in self._reader.hole(hole):
             self.take(event)
 
-    def doubt(self, place: Place) -> None:
-        pass
-
     def close(self, closed: Closed) -> None:
         for event in self._reader.finish(closed.place):
             self.take(event)
-
-    def conclude(self) -> None:
-        pass
-
-    def snapshot(self) -> str:
-        return ""
 
     @abstractmethod
     def take(self, event: grpc.Event) -> None:

@@ -242,6 +242,11 @@ class _Inbound:
         """Frames matter: something is looked for in them, or passed over."""
         return self.searching or bool(self.fault) or bool(self.passed.data)
 
+    @property
+    def begun_at(self) -> list[int]:
+        """Where the message that is being read begins, and what is passed over or looked at."""
+        return [self.start] * bool(self.left or self.prefix) + [self.passed.start] * bool(self.passed.data)
+
     def reset(self) -> None:
         """No message is being read."""
         self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
@@ -282,6 +287,12 @@ class Reader:
     def framing_bytes(self, direction: Direction) -> int:
         """Bytes of `direction` that are in no message, nor told as bytes."""
         return self._http2.framing_bytes(direction)
+
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that may be in a later event."""
+        inbounds = (call[direction] for call in self._calls.values() if direction in call)
+        begun = (at for inbound in inbounds for at in inbound.begun_at)
+        return min([self._http2.unread_from(direction), *begun])
 
     def receive(self, pieces: Sequence[Data]) -> list[Event]:
         """Take the next bytes of both sides, in arrival order."""
@@ -382,6 +393,7 @@ class Reader:
             if direction is Direction.SERVER:
                 events.append(Trailers(*where, *_status_of(metadata), metadata))
             else:
+                inbound.end = event.byte_end
                 self._half_close(number, inbound, place, events)
             return
         if event.block is http2.Block.RESPONSE:

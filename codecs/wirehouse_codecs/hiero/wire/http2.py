@@ -384,6 +384,12 @@ class Reader:
         """Bytes of `direction` that are in no event's content: prefaces, frame headers, padding, frames without one."""
         return self._sides[direction].framing_bytes
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no event yet."""
+        side = self._sides[direction]
+        begun = [side.start] * bool(side.pending) + [side.block_start] * (side.block is not None)
+        return min([side.end, *begun, *[side.passed.start] * bool(side.passed.data)])
+
     def receive(self, pieces: Sequence[Data]) -> list[Event]:
         """Take the next bytes of both sides, in arrival order."""
         events: list[Event] = []

@@ -163,6 +163,10 @@ class Conversation:
         at_ns = self._session.partial_at_ns
         return None if at_ns is None else max(at_ns, self._connection.first.arrived_at_ns)
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._reader.unread_from(direction)
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         for direction in self._connection.unheard_sides:

@@ -237,6 +237,10 @@ class Reader:
         """So many bytes of `direction` are here."""
         return self._sides[direction].end
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no Received yet."""
+        return self._sides[direction].at
+
     # A twin that cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:

@@ -237,6 +237,10 @@ class Conversation:
         found = self._fast.reader.detection
         return (None, None) if found is None else (found.name, found.reason)
 
+    def unread_from(self, direction: Direction) -> int:
+        """Where the first byte of `direction` stands that is in no row yet."""
+        return self._fast.reader.unread_from(direction)
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         self._notice_unseen()

@@ -343,6 +343,11 @@ class Framer:
             self._restore(snapshot)
 
     @property
+    def byte_start(self) -> int:
+        """Where the unfinished frame begins, or the next one."""
+        return self._at
+
+    @property
     def byte_end(self) -> int:
         """How much of the stream was received."""
         return self._at + len(self._buffer)

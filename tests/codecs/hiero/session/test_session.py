@@ -453,6 +453,19 @@ def test_a_node_does_not_answer_what_it_had_not_received(received: bool) -> None
     assert world.broken == (["next"] if received else [])
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_an_answer_that_came_late_may_be_to_the_last_header(late: bool) -> None:
+    world = World(restored=True)
+    call = world.publisher().header(126)
+    call.acknowledges = False
+    server = call.connection.server
+    server.note_received(call.at[S], call.at[C] - 1)
+    if late:
+        server._late.append((call.at[S], call.at[S] + 1_000))
+    call.behind(120).cancel()
+    assert world.broken == ([] if late else ["ended_without_end_stream"])
+
+
 @pytest.mark.parametrize("side", [C, S])
 def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
     world = World(restored=True)

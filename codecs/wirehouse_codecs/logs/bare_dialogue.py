@@ -1,0 +1,38 @@
+"""A dialogue to derive small ones from: of tools and tests that take the bytes of connections for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import Closed, Data, Hole
+
+
+class BareDialogue:
+    """A `Dialogue` that passes over everything. It has no state, and can't be continued."""
+
+    dialect = (None, None)
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Pass over the bytes."""
+
+    def hole(self, hole: Hole) -> None:
+        """Pass over missing bytes."""
+
+    def doubt(self, place: Place) -> None:
+        """Pass over the doubt."""
+
+    def close(self, closed: Closed) -> None:
+        """Pass over the end."""
+
+    def conclude(self) -> None:
+        """There are no entities."""
+
+    def unread_from(self, direction: Direction) -> int:
+        """Nobody asks for bytes of the past, but all that is known of them is kept."""
+        return 0
+
+    def snapshot(self) -> str:
+        """There is no state."""
+        return ""

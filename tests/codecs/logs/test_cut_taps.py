@@ -1,0 +1,119 @@
+"""Whatever a tap makes of traffic, its rows are the same wherever windows are cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from tests.codecs.bamboo.log.test_one_sided import LIVELY as BAMBOO
+from tests.codecs.hiero.log.test_one_sided import LIVELY as HIERO
+from tests.codecs.hiero.log.test_one_sided import PORTS as HIERO_PORTS
+from tests.codecs.ockam.log.test_one_sided import LIVELY as OCKAM
+from tests.support.landed import Row, cut, landed_packets, read_log, segments
+from tests.support.searches import fast_first
+from tests.support.taps import any_tap, captured
+from wirehouse_codecs.bamboo.log import schema as bamboo_log
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.simulator import simulator as bamboo
+from wirehouse_codecs.hiero.log import log as hiero_log
+from wirehouse_codecs.hiero.log import rows as hiero_rows
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.simulator import simulator as hiero
+from wirehouse_codecs.logs.rows import Gather, Start
+from wirehouse_codecs.ockam.log import log as ockam_log
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.simulator import simulator as ockam
+from wirehouse_codecs.ockam.simulator.service import PORT as OCKAM_PORT
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.tcp.numbering import Numbering
+from wirehouse_codecs.wallaroo.log import log as wallaroo_log
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.simulator import simulator as wallaroo
+from wirehouse_codecs.wallaroo.simulator.connector import PORT as WALLAROO_PORT
+
+WALLAROO = wallaroo.SimulatorConfig(
+    connectors=2, messages_per_connector=40, burst_messages=4, credits=8, refill_at=4, reset_share=0.2, reopens=1
+)
+#: Rows of what a window has: of a connection and its entities, which change, and what is carried on.
+ENTITIES = ("connection", "session", "stream", "proposal", "skip", "state")
+
+
+class Read(NamedTuple):
+    """How a protocol is read."""
+
+    start: Start | Gather
+    schema: pa.Schema
+    ports: tuple[int, ...]
+
+
+READS = {
+    "bamboo": Read(bamboo_log.starter(BambooOptions()), bamboo_log.SCHEMA, (bamboo.PORT,)),
+    "hiero": Read(hiero_log.starter(HieroOptions()), hiero_rows.SCHEMA, tuple(HIERO_PORTS)),
+    "ockam": Read(ockam_log.starter(OckamOptions()), ockam_log.SCHEMA, (OCKAM_PORT,)),
+    "wallaroo": Read(wallaroo_log.starter(WallarooOptions(), b"key"), wallaroo_log.SCHEMA, (WALLAROO_PORT,)),
+}
+
+
+@cache
+def sent(protocol: str) -> list[CapturedPacket]:
+    """Lively legal traffic."""
+    match protocol:
+        case "bamboo":
+            return list(bamboo.simulate(replace(BAMBOO, connections=2)))
+        case "hiero":
+            return list(hiero.simulate(replace(HIERO, blocks=12, block_bytes=4_000)))
+        case "ockam":
+            return list(ockam.simulate(OCKAM))
+        case _:
+            return list(wallaroo.simulate(WALLAROO))
+
+
+def comparable(rows: Iterable[Row]) -> Counter[str]:
+    """The rows of events, but for their window."""
+    return Counter(repr(row | {"window_start": None}) for row in rows if row["row_kind"] not in ENTITIES)
+
+
+CASES = [(name, seed) for seed in range(12) for name in READS]
+
+
+def taken(protocol: str, seed: int) -> list[Row]:
+    """The segments of what a tap has."""
+    ports = READS[protocol].ports
+    return segments(landed_packets(captured(sent(protocol), ports, any_tap(seed))), *ports)
+
+
+@pytest.mark.parametrize(("protocol", "seed"), fast_first(CASES, by=lambda one: one[0]))
+def test_a_tap_of_traffic_gives_the_same_rows_wherever_windows_are_cut(protocol: str, seed: int) -> None:
+    start, schema, _ = READS[protocol]
+    rows = taken(protocol, seed)
+    whole = comparable(read_log(rows, start, schema))
+    for packets in (1, 7):
+        assert comparable(cut(rows, start, schema, packets)) == whole
+
+
+@pytest.mark.parametrize(("protocol", "seed"), fast_first(CASES, 3, by=lambda one: one[0]))
+def test_nobody_asks_for_what_was_forgotten(protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: dict[int, tuple[Numbering, int]] = {}
+    forget, known, is_late = Numbering.forget_received, Numbering.peer_received, Numbering.is_late
+
+    def forgetting(side: Numbering, byte_end: int) -> None:
+        forgotten[id(side)] = side, byte_end
+        forget(side, byte_end)
+
+    def of_kept(side: Numbering, byte_end: int) -> int:
+        _, until = forgotten.get(id(side), (side, 0))
+        assert byte_end >= until
+        return byte_end
+
+    monkeypatch.setattr(Numbering, "forget_received", forgetting)
+    monkeypatch.setattr(Numbering, "peer_received", lambda side, byte_end: known(side, of_kept(side, byte_end)))
+    monkeypatch.setattr(Numbering, "is_late", lambda side, byte_end: is_late(side, of_kept(side, byte_end)))
+    start, schema, _ = READS[protocol]
+    read_log(taken(protocol, seed), start, schema)
+    assert forgotten
