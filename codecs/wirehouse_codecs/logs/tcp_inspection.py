@@ -4,7 +4,8 @@ Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
 with the lower port, or with the lower address if the ports are equal.
 
-If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python objects.
+If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python
+objects.
 
 Memory is bounded. At most MOST_PAIRS port pairs are held: if there are more, as in a SYN flood, those that were silent
 for longest are reported as idle. The last MOST_ENDED connections that ended are kept, because late segments may follow;
@@ -17,6 +18,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
-from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.logs import inspection
 from wirehouse_codecs.logs.inspection import SKIP, Inspected, Unseen
 from wirehouse_codecs.logs.rows import (
@@ -46,7 +48,7 @@ from wirehouse_codecs.tcp import flows
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN, parse
-from wirehouse_codecs.tcp.reassembly import TcpSegment
+from wirehouse_codecs.tcp.segments import SegmentRows
 
 #: Number of packets read at once. Their rows are held in memory and sorted by arrival.
 PIECE_PACKETS: Final = 1_000
@@ -70,7 +72,7 @@ _FEW_ROWS: Final = 256
 
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 _STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
-_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
 
 
@@ -171,24 +173,69 @@ class _Connections:
         """The rows of the next packets."""
         parsed = parse(packets)
         claimed, direction, flow = flows.sides(parsed, *self._servers(parsed))
-        places = [packets.column(name) for name in ("arrived_at_ns", "capture_arrived_at_ns", "capture_id")]
-        columns = [*places, packets.column("record_number"), flow, direction, *map(parsed.column, _SEGMENT)]
-        touched = {}
-        for row in zip(*(column.filter(claimed).to_pylist() for column in columns), strict=True):
-            place, (key, sender, *segment) = Place(*row[:4]), row[4:]
-            pair, from_ = self._pair(key, _DIRECTIONS[sender], segment[2])
-            if pair.gathered is not None:
-                pair.gathered.turn_to(pair.log.key, place.arrived_at_ns)
-            pair.log.receive(TcpSegment(place, from_, *segment))
-            touched[key] = pair
-            if self._log.full and not self._unseen.wanted:
-                self._count()
-        for key, pair in touched.items():
-            pair.log.flush()
-            self._note_end(key, pair)
+        columns = {"flow": flow, "direction": direction}
+        columns |= {name: packets.column(name) for name in _PLACED} | {name: parsed.column(name) for name in _SEGMENT}
+        segments = pa.RecordBatch.from_pydict(columns).filter(claimed)
+        if isinstance(self._start, Gather):
+            self._receive_in_order(segments)
+        else:
+            self._receive_by_pair(segments)
         if packets.num_rows:
             self._forget(packets.column("arrived_at_ns")[-1].as_py())
         yield from self._rows(_left_out(packets, flows.skips(parsed, claimed)))
+
+    def _receive_in_order(self, segments: pa.RecordBatch) -> None:
+        """Handle segments one by one, because their dialogues share state."""
+        rows = SegmentRows(segments)
+        touched = {}
+        for row, key in enumerate(segments.column("flow").to_pylist()):
+            segment = rows.segment(row)
+            pair, from_ = self._pair(key, segment.direction, segment.flags)
+            if pair.gathered is not None:
+                pair.gathered.turn_to(pair.log.key, segment.place.arrived_at_ns)
+            pair.log.receive(segment._replace(direction=from_))
+            touched[key] = pair
+            self._count_if_full()
+        for key, pair in touched.items():
+            pair.log.flush()
+            self._note_end(key, pair)
+
+    def _receive_by_pair(self, segments: pa.RecordBatch) -> None:
+        """Handle the segments of one port pair after the other, long runs of them at once."""
+        pairs = segments.column("flow").dictionary_encode()
+        keys, codes = pairs.dictionary.to_pylist(), pairs.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()
+        rows, flags = SegmentRows(segments.take(pa.array(order))), segments.column("flags").to_numpy()[order]
+        for key, (begin, end) in zip(keys, pairwise(ends), strict=True):
+            handshake = begin + np.flatnonzero(flags[begin:end] & SYN)
+            pair = self._receive_pair(rows, key, begin, end, int(handshake.max(initial=begin - 1)) + 1)
+            pair.log.let_go()
+            self._note_end(key, pair)
+            self._count_if_full()
+        last = np.zeros(len(keys), np.int64)
+        last[codes] = np.arange(len(codes))
+        for at in np.argsort(last).tolist():
+            self._pairs.move_to_end(keys[at])
+
+    def _receive_pair(self, rows: SegmentRows, key: bytes, begin: int, end: int, handshake: int) -> _Pair:
+        """Handle the segments of a port pair in `rows`, and return it. Those with SYN are before row `handshake`."""
+        pair, row = self._pairs.get(key), begin
+        while pair is None or (not pair.known and row < handshake):
+            # The handshake shows which side is the server.
+            segment = rows.segment(row)
+            pair, from_ = self._pair(key, segment.direction, segment.flags)
+            pair.log.receive(segment._replace(direction=from_))
+            row += 1
+        if pair.turned:
+            rows.servers[row:end] ^= 1
+        while row < end:
+            row = pair.log.receive_rows(rows, row, end)
+        return pair
+
+    def _count_if_full(self) -> None:
+        if self._log.full and not self._unseen.wanted:
+            self._count()
 
     def finish(self) -> Iterator[Row]:
         """The rows of everything that was still open at the end of the capture."""
