@@ -96,12 +96,6 @@ def tables(lake: Lake) -> Mapping[str, Entries]:
     return {name: table.entries for name, table in _known(known).items()} if known else {}
 
 
-def version(lake: Lake) -> int | None:
-    """The number of the newest commit; None if there is none."""
-    known = delta_tables.opened(path(lake))
-    return known.version() if known else None
-
-
 @dataclass(frozen=True, slots=True)
 class _OfTable:
     """The ledger's entries for one table."""

@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from wirehouse_pipelines.delta import ledger
+from deltalake import DeltaTable
+
+from wirehouse_pipelines.delta import delta_tables, ledger
 from wirehouse_pipelines.jobs.job import Job, Span
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
@@ -153,14 +155,15 @@ class Planner:
         self.lake, self._jobs = lake, jobs
         self._lock = threading.RLock()
         self._landed: dict[str, list[Manifest]] | None = None
-        #: The version of the ledger that was read.
+        #: The ledger, kept open, and the version that was read.
+        self._ledger: DeltaTable | None = None
         self._version: int | None = None
         self._tables: Mapping[str, ledger.Entries] = {}
         self._plans: dict[str, Plan] = {}
 
     def _read(self) -> dict[str, list[Manifest]]:
         """The captures by source; they and the ledger are read if they aren't known yet."""
-        version = ledger.version(self.lake)
+        version = self._newest()
         if self._landed is None or version != self._version:
             self._version, self._landed = version, {}
             for manifest in manifests(self.lake):
@@ -168,6 +171,15 @@ class Planner:
             self._tables = ledger.tables(self.lake)
             self._plans.clear()
         return self._landed
+
+    def _newest(self) -> int | None:
+        """The number of the newest commit to the ledger; None if there is none."""
+        address = ledger.path(self.lake)
+        if self._ledger is None:
+            self._ledger = delta_tables.opened(address)
+        else:
+            delta_tables.update(address, self._ledger)
+        return self._ledger.version() if self._ledger else None
 
     def landed(self, sources: Iterable[Source] | None = None) -> list[Manifest]:
         """The captures of `sources`; of all that ever landed, if None."""
