@@ -33,7 +33,7 @@ from wirehouse_expectations.shapes import Findings, Invariant, Statements
 from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
-from wirehouse_pipelines.landing.manifests import manifests
+from wirehouse_pipelines.landing.manifests import Manifest
 from wirehouse_pipelines.tables import Table, all_tables, shared_columns
 
 if TYPE_CHECKING:
@@ -207,16 +207,19 @@ def invariants_check(
     first: str,
     last: str,
     stale: Mapping[str, Collection[str]] | None = None,
+    landed: Sequence[Manifest] | None = None,
 ) -> CheckResult:
     """Check whether `table` satisfies its invariants in windows `first` to `last`.
 
     Windows that wait for their job (new captures, other options) are left out: their rows are only late. They are
-    `stale`, the result of `jobs.runner.stale` (None: it is called here).
+    `stale`, and `landed` are the captures, as the run's planner knows them (None: they are looked up here).
     """
     read = reader(lake, spark, table, first, last)
-    stale = runner.stale(lake) if stale is None else stale
+    known = runner.planner(lake)
+    stale = known.stale() if stale is None else stale
     waiting = sorted(name for name in _waiting(stale, table) if first <= name <= last)
-    broken_rows = {item.name: _filled(item, read, first, last, waiting) for item in invariants_of(table)}
+    landed = known.landed() if landed is None else landed
+    broken_rows = {item.name: _filled(item, read, first, last, waiting, landed) for item in invariants_of(table)}
     parts = [
         f"SELECT source, window_start, '{name}' AS name, COUNT(*) AS broken FROM ({select}) AS rows_of_{name} "
         "GROUP BY source, window_start"
@@ -230,7 +233,9 @@ def invariants_check(
     return CheckResult(not failed, "ERROR", broken, samples[:SAMPLES], described)
 
 
-def _filled(invariant: Invariant, read: Reader, first: str, last: str, waiting: Sequence[str]) -> str:
+def _filled(
+    invariant: Invariant, read: Reader, first: str, last: str, waiting: Sequence[str], landed: Sequence[Manifest]
+) -> str:
     protocol = all_tables()[invariant.table].protocol
     sources = [source.name for source in read.lake.sources if source.protocol == protocol]
     listed = ", ".join(f"'{name}'" for name in waiting)
@@ -239,7 +244,7 @@ def _filled(invariant: Invariant, read: Reader, first: str, last: str, waiting: 
         since=f"window_start >= '{first}'",
         sources=", ".join(f"'{name}'" for name in sources) or "''",
         explode=read.explode,
-        landed=_landed(read.lake, invariant.kinds, first, last, waiting) if invariant.kinds else "",
+        landed=_landed(landed, invariant.kinds, first, last, waiting) if invariant.kinds else "",
     )
 
 
@@ -253,10 +258,10 @@ def _within(first: str, last: str) -> str:
     return f"window_start >= '{first}' AND window_start <= '{last}'"
 
 
-def _landed(lake: Lake, kinds: Sequence[str], first: str, last: str, without: Sequence[str]) -> str:
+def _landed(landed: Sequence[Manifest], kinds: Sequence[str], first: str, last: str, without: Sequence[str]) -> str:
     """The numbers of landed records in the range, from the manifests, as a SQL relation."""
     records: dict[tuple[str, str], int] = {}
-    for manifest in manifests(lake):
+    for manifest in landed:
         for window, objects in manifest.windows.items() if manifest.kind in kinds else ():
             if first <= window <= last and window not in without:
                 records[manifest.source, window] = records.get((manifest.source, window), 0) + objects.records

@@ -395,7 +395,7 @@ def _manifest(lake: Lake, records: int) -> None:
 def test_a_landed_record_that_is_no_row_is_found(
     lake: Lake, put: Put, landed: int, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wirehouse_pipelines.jobs.runner.stale", lambda lake: {})
+    monkeypatch.setattr("wirehouse_pipelines.jobs.planning.Planner.stale", lambda known: {})
     put("bronze.messages", SOUND["bronze.messages"])
     _manifest(lake, landed)
     result = _check(lake, "bronze.messages")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES
 from wirehouse_codecs.bamboo.correlation.log_state import judge
@@ -24,7 +26,7 @@ from wirehouse_codecs.bamboo.wire.encoding import decode_setup
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
 from wirehouse_codecs.logs import inspection, tcp_inspection
-from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row, violation
 
@@ -62,21 +64,26 @@ def _control_packets(data: bytes) -> int | None:
 
 
 def inspect(
-    batches: Iterable[pa.RecordBatch], port: int | None = None, options: BambooOptions | None = None
+    batches: Iterable[pa.RecordBatch],
+    port: int | None = None,
+    options: BambooOptions | None = None,
+    unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in order of arrival.
 
     Servers are the hosts at `port` or at the ports of `options`. Else the handshakes decide. Without options the
     clients are the proactive sides. Entries are rebuilt from the capture alone, and come last.
     """
-    options = options or BambooOptions()
+    options, unseen = options or BambooOptions(), unseen or Unseen()
     entries, replays = PacketEntries(), Replays()
-    rows = tcp_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
+    ports = options.ports or port
+    rows = tcp_inspection.read(batches, starter(options), SCHEMA, ports, unseen, partial(_tells, replays))
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:
             if row["row_kind"] == MESSAGE:
-                yield _message(row)
+                if unseen.sees(row["message"]["kind"]):
+                    yield _message(row)
             elif (verdict := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
                 yield verdict
             replays.take(row)
@@ -90,6 +97,13 @@ def inspect(
     yield from known
 
 
+def _tells(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages say something about entries, see `takes`, or about payloads."""
+    follows = pc.struct_field(rows.column("message"), "follows_byte_start").is_valid()
+    replayed = replays.needs(rows)
+    return follows if replayed is None else pc.or_(follows, replayed)
+
+
 def _message(row: Row) -> Inspected:
     content = dict(row["message"])
     about = {"channel": row["channel"], "kind": content.pop("kind"), "proposal": row["proposal_id"]}
@@ -97,11 +111,14 @@ def _message(row: Row) -> Inspected:
     return inspection.MESSAGE, {name: row[name] for name in _PLACE} | about | content
 
 
-def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | None = None) -> Iterator[Inspected]:
+def inspect_entries(
+    batches: Iterable[pa.RecordBatch], options: BambooOptions | None = None, unseen: Unseen | None = None
+) -> Iterator[Inspected]:
     """Rows of the entries in `batches` (inspecting.LANDED_FILES), in their order, each with its verdict.
 
     All entries of the file are known then, so these are held until its end. No option says anything of them.
     """
+    unseen = unseen or Unseen()
     records: list[Row] = []
     for record in _whole(row for batch in batches for row in batch.to_pylist()):
         records.append({name: record[name] for name in _FILE_PLACE} | {"name": record["name"]} | row_of(record))
@@ -131,7 +148,8 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
         row = {name: known[name] for name in _ENTRY_NAMES} | {name: verdict[name] for name in _VERDICT}
         if known["payload_rule"] is not None and verdict["reason"] is None:
             row |= {"verdict": Verdict.INVALID.value, "reason": known["payload_rule"], "message": "of this payload"}
-        yield inspection.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
+        if unseen.sees("entry"):
+            yield inspection.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
     for row in sorted(broken, key=itemgetter("record_number")):
         rule = ENTRY_RULE[row["reason"]]
         verdict = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}

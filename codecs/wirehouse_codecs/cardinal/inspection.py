@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
 from wirehouse_codecs.cardinal.wire import messages
 from wirehouse_codecs.core.rules import Finding, Place
-from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, violation
+from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, Unseen, violation
 
 _AVRO = pa.array(
     [bytes([kind]) for kind in messages.KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)]
@@ -28,18 +29,20 @@ _COLUMNS = (
 )
 
 
-def inspect(batches: Iterable[pa.RecordBatch], options: CardinalOptions | None = None) -> Iterator[Inspected]:
+def inspect(
+    batches: Iterable[pa.RecordBatch], options: CardinalOptions | None = None, unseen: Unseen | None = None
+) -> Iterator[Inspected]:
     """Rows of the records in `batches` (the columns of `logs.inspection`), which are in arrival order.
 
     A record gives a message, quarantine or skip row, and then a row for each rule that it shows to be broken.
     Without `options` the defaults apply: every prefix is tracked, and there is no start.
     """
-    options = options or CardinalOptions()
+    options, unseen = options or CardinalOptions(), unseen or Unseen()
     consumer = Consumer(options)
     for batch in batches:
-        decoded = _decode(batch, options)
-        for record, fields in zip(batch.to_pylist(), decoded.to_pylist(), strict=True):
-            yield from _damaged(record) if record["damaged"] is not None else _rows(consumer, record, fields)
+        decoded = _decode(batch, options).to_pylist() if unseen.wanted else repeat(None, batch.num_rows)
+        for record, fields in zip(batch.to_pylist(), decoded, strict=True):
+            yield from _damaged(record) if record["damaged"] is not None else _rows(consumer, record, fields, unseen)
 
 
 def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
@@ -49,13 +52,16 @@ def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
     return decode_columns(pc.if_else(avro, keys, None), pc.fill_null(batch.column("value"), b""), options)
 
 
-def _rows(consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | None) -> Iterator[Inspected]:
+def _rows(
+    consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | None, unseen: Unseen
+) -> Iterator[Inspected]:
     place = Place(**{name: record[name] for name in Place.__dataclass_fields__})
     row: dict[str, Any] = {}
     for outcome in consumer.receive(place, record["key"], record["value"]):
         if isinstance(outcome, Row):
-            kind, row = _row(record, outcome, fields)
-            yield kind, row
+            if outcome.decoded.message is None or unseen.sees(messages.KINDS[record["key"][0]]):
+                kind, row = _row(record, outcome, fields)
+                yield kind, row
         elif isinstance(outcome, LocatedFinding):
             number = outcome.number
             if number is None and outcome.finding.place == place:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
@@ -26,7 +27,7 @@ from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
 from wirehouse_codecs.hiero.wire.messages import shape_of
 from wirehouse_codecs.logs import files, inspection, tcp_inspection
-from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -57,39 +58,54 @@ def recognises(client: bytes, server: bytes) -> str | None:
 
 
 def inspect(
-    batches: Iterable[pa.RecordBatch], port: int | None = None, options: HieroOptions | None = None
+    batches: Iterable[pa.RecordBatch],
+    port: int | None = None,
+    options: HieroOptions | None = None,
+    unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The nodes are at `port`, else handshakes tell where. All connections are taken for those of one service; what calls
     break together comes last.
     """
-    options = options or HieroOptions()
-    yield from _told(tcp_inspection.read(batches, starter(options), SCHEMA, port), options)
+    options, unseen = options or HieroOptions(), unseen or Unseen()
+    rows = tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells)
+    yield from _told(rows, options, unseen)
 
 
-def inspect_log(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
+def inspect_log(
+    batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None, unseen: Unseen | None = None
+) -> Iterator[Inspected]:
     """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_entries(options), SCHEMA), options)
+    yield from _told(files.rows(batches, of_entries(options), SCHEMA), options, unseen or Unseen())
 
 
-def inspect_blocks(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
+def inspect_blocks(
+    batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None, unseen: Unseen | None = None
+) -> Iterator[Inspected]:
     """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_blocks(options), SCHEMA), options)
+    yield from _told(files.rows(batches, of_blocks(options), SCHEMA), options, unseen or Unseen())
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "grpc_log": inspect_log, "blocks": inspect_blocks}
 
 
-def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
+def _tells(rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages are events, see `event_of`."""
+    ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
+    return pc.and_(ignored.is_null(), last)
+
+
+def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
         if row["row_kind"] in (MESSAGE, CALL, BLOCK) and (event := event_of(row)) is not None:
             events.append((order_of(row), event))
         if row["row_kind"] == MESSAGE:
-            yield _message(row)
+            if unseen.sees(row["message"]["kind"]):
+                yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
         elif row["row_kind"] not in (CALL, BLOCK) and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)):

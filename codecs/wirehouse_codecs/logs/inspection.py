@@ -2,12 +2,14 @@
 
 The module `inspection` of each protocol has `INSPECT`, a mapping from the kind of source to a function. The function
 takes batches of records (LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and yields rows. For packets, its argument
-`port` may name the servers' port.
+`port` may name the servers' port. With `unseen`, messages that nobody sees are counted.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +26,26 @@ ENTRY: Final = "entry"
 #: A kind of row, and the row by the column names of the table for that kind.
 Inspected = tuple[str, dict[str, Any]]
 Inspect = Callable[..., Iterator[Inspected]]
+
+
+@dataclass(slots=True)
+class Unseen:
+    """Counts the messages that nobody sees, so that no rows of them are made.
+
+    A caller that shows only the first rows sets `wanted` to False when it has them. From then on, `inspect` doesn't
+    yield messages any more, but counts them here. Rows of other kinds come as before.
+    """
+
+    wanted: bool = True
+    #: The number of messages that were not yielded, by kind.
+    messages: Counter[str] = field(default_factory=Counter)
+
+    def sees(self, kind: object) -> bool:
+        """Whether a message of this kind is to be yielded. If not, it is counted."""
+        if not self.wanted:
+            self.messages[str(kind)] += 1
+        return self.wanted
+
 
 _PLACE: Final = (
     ("record_number", pa.int64()),

@@ -4,6 +4,9 @@ Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
 with the lower port, or with the lower address if the ports are equal.
 
+If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python
+objects.
+
 Memory is bounded. At most MOST_PAIRS port pairs are held: if there are more, as in a SYN flood, those that were silent
 for longest are reported as idle. The last MOST_ENDED connections that ended are kept, because late segments may follow;
 a late segment of any other connection would count as a new connection captured from the middle.
@@ -13,8 +16,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
-from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.logs import inspection
-from wirehouse_codecs.logs.inspection import SKIP, Inspected
+from wirehouse_codecs.logs.inspection import SKIP, Inspected, Unseen
 from wirehouse_codecs.logs.rows import (
     BATCH_ROWS,
     CONNECTION,
+    MESSAGE,
     QUARANTINE,
     STATE,
     VIOLATION,
@@ -43,16 +48,20 @@ from wirehouse_codecs.tcp import flows
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN, parse
-from wirehouse_codecs.tcp.reassembly import TcpSegment
+from wirehouse_codecs.tcp.segments import SegmentRows
 
 #: Number of packets read at once. Their rows are held in memory and sorted by arrival.
 PIECE_PACKETS: Final = 1_000
+#: The same, if nobody sees the messages: of these no rows are held.
+UNSEEN_PACKETS: Final = 8_000
 MOST_ENDED: Final = 4_096
 MOST_PAIRS: Final = 65_536
 #: The servers' port or ports; None if unknown.
 Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
+#: A function of rows of a log: which messages among them are needed as rows though nobody sees them; None: none.
+Needed = Callable[[pa.Table], pa.ChunkedArray | None]
 
 Order = np.ndarray[Any, Any]
 
@@ -63,7 +72,7 @@ _FEW_ROWS: Final = 256
 
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 _STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
-_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
 
 
@@ -72,17 +81,25 @@ def read(
     start: Start | Gather,
     schema: pa.Schema,
     port: int | tuple[int, ...] | None = None,
+    unseen: Unseen | None = None,
+    needed: Needed = lambda table: None,
 ) -> Iterator[Row]:
     """The rows for the packets in `batches` (inspection.LANDED_PACKETS), sorted by arrival in each piece.
 
     `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. The rows within a
     connection come when it has ended. The row of the connection itself comes when no more of it can follow: at the end
     of the batch whose last packet is `TcpOptions.idle_ns` later, or at the end of the capture.
+
+    Messages that `unseen` doesn't want are counted there, except those that are `needed` for something else.
     """
-    connections = _Connections(Log(schema), start, port)
+    unseen = unseen or Unseen()
+    connections = _Connections(Log(schema), start, port, unseen, needed)
     for batch in batches:
-        for begin in range(0, batch.num_rows, PIECE_PACKETS):
-            yield from connections.receive(batch.slice(begin, PIECE_PACKETS))
+        begin = 0
+        while begin < batch.num_rows:
+            packets = PIECE_PACKETS if unseen.wanted else UNSEEN_PACKETS
+            yield from connections.receive(batch.slice(begin, packets))
+            begin += packets
     yield from connections.finish()
 
 
@@ -140,8 +157,11 @@ class _Pair:
 class _Connections:
     """All port pairs of a capture, ordered by their last segment."""
 
-    def __init__(self, log: Log, start: Start | Gather, port: Port) -> None:
+    def __init__(self, log: Log, start: Start | Gather, port: Port, unseen: Unseen, needed: Needed) -> None:
         self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
+        self._unseen, self._needed = unseen, needed
+        #: Rows of the log that `_count` set aside.
+        self._counted: list[pa.RecordBatch] = []
         self._options = TcpOptions()
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
         #: Port pairs whose connection has ended, in the order of their ends.
@@ -153,22 +173,69 @@ class _Connections:
         """The rows of the next packets."""
         parsed = parse(packets)
         claimed, direction, flow = flows.sides(parsed, *self._servers(parsed))
-        places = [packets.column(name) for name in ("arrived_at_ns", "capture_arrived_at_ns", "capture_id")]
-        columns = [*places, packets.column("record_number"), flow, direction, *map(parsed.column, _SEGMENT)]
-        touched = {}
-        for row in zip(*(column.filter(claimed).to_pylist() for column in columns), strict=True):
-            place, (key, sender, *segment) = Place(*row[:4]), row[4:]
-            pair, from_ = self._pair(key, _DIRECTIONS[sender], segment[2])
-            if pair.gathered is not None:
-                pair.gathered.turn_to(pair.log.key, place.arrived_at_ns)
-            pair.log.receive(TcpSegment(place, from_, *segment))
-            touched[key] = pair
-        for key, pair in touched.items():
-            pair.log.flush()
-            self._note_end(key, pair)
+        columns = {"flow": flow, "direction": direction}
+        columns |= {name: packets.column(name) for name in _PLACED} | {name: parsed.column(name) for name in _SEGMENT}
+        segments = pa.RecordBatch.from_pydict(columns).filter(claimed)
+        if isinstance(self._start, Gather):
+            self._receive_in_order(segments)
+        else:
+            self._receive_by_pair(segments)
         if packets.num_rows:
             self._forget(packets.column("arrived_at_ns")[-1].as_py())
         yield from self._rows(_left_out(packets, flows.skips(parsed, claimed)))
+
+    def _receive_in_order(self, segments: pa.RecordBatch) -> None:
+        """Handle segments one by one, because their dialogues share state."""
+        rows = SegmentRows(segments)
+        touched = {}
+        for row, key in enumerate(segments.column("flow").to_pylist()):
+            segment = rows.segment(row)
+            pair, from_ = self._pair(key, segment.direction, segment.flags)
+            if pair.gathered is not None:
+                pair.gathered.turn_to(pair.log.key, segment.place.arrived_at_ns)
+            pair.log.receive(segment._replace(direction=from_))
+            touched[key] = pair
+            self._count_if_full()
+        for key, pair in touched.items():
+            pair.log.flush()
+            self._note_end(key, pair)
+
+    def _receive_by_pair(self, segments: pa.RecordBatch) -> None:
+        """Handle the segments of one port pair after the other, long runs of them at once."""
+        pairs = segments.column("flow").dictionary_encode()
+        keys, codes = pairs.dictionary.to_pylist(), pairs.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()
+        rows, flags = SegmentRows(segments.take(pa.array(order))), segments.column("flags").to_numpy()[order]
+        for key, (begin, end) in zip(keys, pairwise(ends), strict=True):
+            handshake = begin + np.flatnonzero(flags[begin:end] & SYN)
+            pair = self._receive_pair(rows, key, begin, end, int(handshake.max(initial=begin - 1)) + 1)
+            pair.log.let_go()
+            self._note_end(key, pair)
+            self._count_if_full()
+        last = np.zeros(len(keys), np.int64)
+        last[codes] = np.arange(len(codes))
+        for at in np.argsort(last).tolist():
+            self._pairs.move_to_end(keys[at])
+
+    def _receive_pair(self, rows: SegmentRows, key: bytes, begin: int, end: int, handshake: int) -> _Pair:
+        """Handle the segments of a port pair in `rows`, and return it. Those with SYN are before row `handshake`."""
+        pair, row = self._pairs.get(key), begin
+        while pair is None or (not pair.known and row < handshake):
+            # The handshake shows which side is the server.
+            segment = rows.segment(row)
+            pair, from_ = self._pair(key, segment.direction, segment.flags)
+            pair.log.receive(segment._replace(direction=from_))
+            row += 1
+        if pair.turned:
+            rows.servers[row:end] ^= 1
+        while row < end:
+            row = pair.log.receive_rows(rows, row, end)
+        return pair
+
+    def _count_if_full(self) -> None:
+        if self._log.full and not self._unseen.wanted:
+            self._count()
 
     def finish(self) -> Iterator[Row]:
         """The rows of everything that was still open at the end of the capture."""
@@ -247,12 +314,39 @@ class _Connections:
 
     def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
         """The rows in the log and `left_out`, in order of arrival."""
+        if not self._unseen.wanted:
+            self._count()
         batches = (
-            batch.slice(at, BATCH_ROWS) for batch in self._log.take() for at in range(0, batch.num_rows, BATCH_ROWS)
+            batch.slice(at, BATCH_ROWS)
+            for batch in (*self._counted, *self._log.take())
+            for at in range(0, batch.num_rows, BATCH_ROWS)
         )
         logged = [_by_arrival(batch) for batch in batches]
+        self._counted.clear()
         merged = heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
         return (row for row in merged if row["row_kind"] != _BEGIN)
+
+    def _count(self) -> None:
+        """Count the messages in the log that nobody needs as rows, and set its other rows aside."""
+        taken: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self._log.take():
+            taken.append(batch)
+            rows += batch.num_rows
+            if rows >= BATCH_ROWS:
+                self._count_in(pa.Table.from_batches(taken))
+                taken, rows = [], 0
+        if taken:
+            self._count_in(pa.Table.from_batches(taken))
+
+    def _count_in(self, table: pa.Table) -> None:
+        unseen = pc.equal(table.column("row_kind"), MESSAGE)
+        if (needed := self._needed(table)) is not None:
+            unseen = pc.and_not(unseen, needed.fill_null(False))
+        kinds = pc.struct_field(table.column("message"), "kind").filter(unseen)
+        for counted in pc.value_counts(kinds).to_pylist():
+            self._unseen.messages[str(counted["values"])] += counted["counts"]
+        self._counted += table.filter(pc.invert(unseen)).combine_chunks().to_batches()
 
 
 def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:

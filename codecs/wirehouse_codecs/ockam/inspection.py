@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import inspection, tcp_inspection
-from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
-from wirehouse_codecs.ockam.correlation.events import Heard
+from wirehouse_codecs.ockam.correlation.events import TELLING, Heard
 from wirehouse_codecs.ockam.correlation.streams import Found
 from wirehouse_codecs.ockam.log.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL
+from wirehouse_codecs.ockam.session.session import NOT_GIVEN
 from wirehouse_codecs.ockam.wire import resync
 from wirehouse_codecs.ockam.wire.reader import HEARTBEAT, Reader
 from wirehouse_codecs.ockam.wire.routed import Envelope
@@ -43,18 +45,22 @@ def recognises(client: bytes, server: bytes) -> str | None:
 
 
 def inspect(
-    batches: Iterable[pa.RecordBatch], port: int | None = None, options: OckamOptions | None = None
+    batches: Iterable[pa.RecordBatch],
+    port: int | None = None,
+    options: OckamOptions | None = None,
+    unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The services are at `port`, else handshakes tell where. The envelope is told from the frames. All connections are
     taken for those of one service; what they break together comes last.
     """
-    options, heard = options or OckamOptions(), Heard()
-    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port):
+    options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
+    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells):
         heard.take(row)
         if row["row_kind"] == MESSAGE:
-            yield _message(row)
+            if unseen.sees(row["message"]["kind"]):
+                yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
         elif row["row_kind"] != SESSION and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
@@ -63,6 +69,13 @@ def inspect(
         if isinstance(found, Found):
             rule, place = found.rule, found.where._asdict() | {"stream_address": found.stream_address}
             yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
+
+
+def _tells(rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages may tell an event or show data, see `Heard`."""
+    kind, ignored = (pc.struct_field(rows.column("message"), name) for name in ("kind", "ignored"))
+    telling = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
+    return pc.or_(telling, pc.equal(ignored, NOT_GIVEN).fill_null(False))
 
 
 def _message(row: Row) -> Inspected:

@@ -8,9 +8,10 @@ from heapq import heappop, heappush
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.logs import inspection, tcp_inspection
-from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -59,25 +60,35 @@ def _begins_as_hello(body: bytes, length: int, dialect: Dialect) -> bool:
 
 
 def inspect(
-    batches: Iterable[pa.RecordBatch], port: int | None = None, options: WallarooOptions | None = None
+    batches: Iterable[pa.RecordBatch],
+    port: int | None = None,
+    options: WallarooOptions | None = None,
+    unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The servers are those at `port`, else handshakes tell. The dialect is told from the frames. What sessions break
     together comes when no other session can have ended before. Cookies are compared by a hash that is never shown.
     """
-    start = starter(options or WallarooOptions(), secrets.token_bytes(32))
+    start, unseen = starter(options or WallarooOptions(), secrets.token_bytes(32)), unseen or Unseen()
     sessions = _Sessions()
-    for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port):
+    for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port, unseen, _begins):
         if row["row_kind"] == MESSAGE:
             sessions.hear(row)
-            yield _message(row)
+            if unseen.sees(row["message"]["kind"]):
+                yield _message(row)
         elif row["row_kind"] == SESSION:
             sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
             yield from sessions.judge()
         elif (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
             yield told
     yield from sessions.finish()
+
+
+def _begins(rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages begin a session of an instance, see `_Sessions.hear`."""
+    named = pc.struct_field(rows.column("message"), "instance_name").is_valid()
+    return pc.and_(named, pc.equal(rows.column("byte_start").fill_null(0), 0))
 
 
 class _Sessions:

@@ -7,6 +7,7 @@ with very little in it. What a protocol brings to it is in `benches/PROTOCOL.py`
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import re
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 
 import click
 
+from wirehouse_orchestration.evidence.inspection import inspect
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake, Source
@@ -166,6 +168,14 @@ def _copy_delta(spark: Any, lake: Lake, tables: Sequence[str], to: Path) -> None
         frame = spark.read.format("delta").load(lake.table_path(table))
         partitions = [name for name in ("source", "window_start", "row_kind") if name in frame.columns]
         frame.write.format("delta").mode("overwrite").partitionBy(*partitions).save(str(to / table))
+
+
+def _inspected(path: Path, name: str, bench: Bench, size: int) -> str:
+    """How fast `wirehouse inspect` without --json is, on one core."""
+    spent = time.process_time()
+    inspect(str(path), name, False, io.StringIO())
+    rate = size / (time.process_time() - spent)
+    return f"`wirehouse inspect` without `--json`: {rate:,.0f} {bench.UNIT} of {size:,} per CPU second."
 
 
 def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
@@ -307,7 +317,7 @@ def measure(name: str, bench: Bench, sizes: Sequence[int], rounds: int, root: Pa
         path, lake = _lake(bench, here, size)
         run(spark, lake, "bronze.captures")
         results.layers += _measure(spark, bench, lake, size, rounds, fixed, here / "copies")
-        results.peers = bench.peers(path, lake, spark, results.layers)
+        results.peers = [*bench.peers(path, lake, spark, results.layers), _inspected(path, name, bench, size)]
         results.increments.append((size, _increment(spark, bench, lake, size, here / "increment")))
         shutil.rmtree(here)
         # After each size: the large one takes long.

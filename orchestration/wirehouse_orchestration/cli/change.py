@@ -26,6 +26,7 @@ from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import Lake
 
 if TYPE_CHECKING:
+    from wirehouse_pipelines.jobs.planning import Planner
     from wirehouse_pipelines.landing.manifests import Manifest
 
 
@@ -150,18 +151,17 @@ def run(context: Context, as_json: bool) -> None:
     from wirehouse_pipelines.jobs import runner as jobs
 
     lake = context.lake()
-    due = jobs.due(lake)
+    known = jobs.planner(lake)
+    due = known.due()
     if not as_json:
         _report_gone(lake)
     if not due:
         if as_json:
             _report_json(lake, [], None, None)
             return
-        click.echo(
-            "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
-        )
+        click.echo("everything is up to date" if known.data_windows() else "nothing has landed yet: `wirehouse land`")
         return
-    _bring_up_to_date(context, lake, due, as_json=as_json)
+    _bring_up_to_date(context, known, due, as_json=as_json)
 
 
 @click.command()
@@ -194,29 +194,28 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
     ]
     if not chosen:
         raise click.UsageError(f"no job writes {table or protocol}: `wirehouse tables` lists the tables")
-    if not any(first <= window <= last for window in jobs.data_windows(lake)):
+    known = jobs.planner(lake)
+    if not any(first <= window <= last for window in known.data_windows()):
         if as_json:
             _report_json(lake, [], first, last)
         else:
             click.echo(f"nothing has landed in {first} to {last}")
         return
-    _materialize(context, lake, chosen, first, last, force=True, as_json=as_json)
+    _materialize(context, known, chosen, first, last, force=True, as_json=as_json)
 
 
 def _bring_up_to_date(
-    context: Context, lake: Lake, due: Mapping[str, set[str]], *, as_json: bool = False, report: bool = True
+    context: Context, known: Planner, due: Mapping[str, set[str]], *, as_json: bool = False, report: bool = True
 ) -> None:
-    from wirehouse_pipelines.jobs import runner as jobs
-
     windows = set().union(*due.values())
     # Up to the last window: a window that ends in another state makes the later ones stale.
-    last = max(windows.union(jobs.data_windows(lake)))
-    _materialize(context, lake, list(due), min(windows), last, force=False, as_json=as_json, report=report)
+    last = max(windows.union(known.data_windows()))
+    _materialize(context, known, list(due), min(windows), last, force=False, as_json=as_json, report=report)
 
 
 def _materialize(
     context: Context,
-    lake: Lake,
+    known: Planner,
     jobs: Sequence[str],
     first: str,
     last: str,
@@ -226,11 +225,14 @@ def _materialize(
     report: bool = True,
 ) -> None:
     """Run `jobs` through Dagster and, if `report`, report the findings; WirehouseError if a job or a check failed."""
+    lake = known.lake
     with context.steps("tables", len(jobs)) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.dagster.runs import materialize
 
-        done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
+        done = materialize(
+            lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose, known=known
+        )
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
     if not report:
@@ -240,47 +242,63 @@ def _materialize(
         return
     span = first if first == last else f"{first} to {last}"
     click.echo(f"{', '.join(jobs)}: {span} done")
-    _report_rules(lake)
-    _report_silent(lake)
+    _report_rules(lake, first, last)
+    _report_silent(known, first, last)
 
 
-def _broken(lake: Lake) -> dict[str, Mapping[str, Any]]:
-    """For each severity the number of findings (`findings`) and of broken rules (`rules`)."""
+def _broken(lake: Lake, first: str, last: str) -> dict[str, Mapping[str, Any]]:
+    """For each severity the number of findings (`findings`) and of broken rules (`rules`) in these windows."""
     from wirehouse_pipelines.query import sql
 
-    count = "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations GROUP BY severity"
+    count = (
+        "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations "
+        f"WHERE window_start >= '{first}' AND window_start <= '{last}' GROUP BY severity"
+    )
     rows = sql.rows(lake, count).to_pylist()
     return {row["severity"]: {"findings": row["n"], "rules": row["rules"]} for row in rows}
 
 
-def _report_rules(lake: Lake) -> None:
-    """Print how many rules the captures broke. That is no failure of the command."""
+def _report_rules(lake: Lake, first: str, last: str) -> None:
+    """Print how many rules the captures of these windows broke. That is no failure of the command."""
     from wirehouse_orchestration.terminal.output import counted
 
-    for severity, found in sorted(_broken(lake).items(), reverse=True):
+    for severity, found in sorted(_broken(lake, first, last).items(), reverse=True):
         what = counted(found["findings"], "finding"), counted(found["rules"], "rule")
         click.echo("  {} of severity {severity}, {} broken".format(*what, severity=severity))
 
 
-def _report_silent(lake: Lake) -> None:
-    """Name the sources that landed packets, none of which is of a connection to one of their ports."""
-    from wirehouse_pipelines.query import sql
-
-    named = "SELECT DISTINCT source FROM"
-    landed, heard = (
-        {row["source"] for row in sql.rows(lake, f"{named} {table}").to_pylist()}
-        for table in ("bronze.captures WHERE records > 0", "silver.connections")
-    )
-    for source in lake.sources:
-        if source.ports and source.name in landed - heard:
+def _report_silent(known: Planner, first: str, last: str) -> None:
+    """Name the sources that landed packets in these windows and never had a connection to one of their ports."""
+    windows = f"window_start >= '{first}' AND window_start <= '{last}'"
+    landed = {
+        manifest.source for manifest in known.landed() if any(first <= window <= last for window in manifest.windows)
+    }
+    silent = {source.name for source in known.lake.sources if source.ports and source.name in landed}
+    # Most sources have connections in these windows. The history is asked only about the others.
+    silent -= _connected(known.lake, silent, windows)
+    silent -= _connected(known.lake, silent)
+    for source in known.lake.sources:
+        if source.name in silent:
             ports = ", ".join(map(str, source.ports))
             click.echo(
                 f"  source {source.name}: no packet of its ports ({ports}); `wirehouse inspect FILE` shows others"
             )
 
 
+def _connected(lake: Lake, sources: set[str], condition: str = "true") -> set[str]:
+    """Those of `sources` with connections that meet the condition."""
+    from wirehouse_pipelines.query import sql
+
+    if not sources:
+        return set()
+    names = ", ".join(f"'{name}'" for name in sorted(sources))
+    named = f"SELECT DISTINCT source FROM silver.connections WHERE source IN ({names}) AND {condition}"
+    return {row["source"] for row in sql.rows(lake, named).to_pylist()}
+
+
 def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str | None) -> None:
-    print_json([{"jobs": jobs, "from": first, "to": last, "broken": _broken(lake)}])
+    broken = _broken(lake, first, last) if first and last else {}
+    print_json([{"jobs": jobs, "from": first, "to": last, "broken": broken}])
 
 
 @click.command()
@@ -331,8 +349,9 @@ def forget(context: Context, what: str, yes: bool, as_json: bool) -> None:
         return
     check_alone(lake)
     erased = forgetting.erase_landed(lake, what)
-    if due := jobs.due(lake):
-        _bring_up_to_date(context, lake, due, report=not as_json)
+    known = jobs.planner(lake)
+    if due := known.due():
+        _bring_up_to_date(context, known, due, report=not as_json)
     # A sensor may have started a run meanwhile; its files must stay.
     check_alone(lake)
     with jobs.writing(lake, say=partial(click.echo, err=True)) as held:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from wirehouse_orchestration.dagster import resources
 from wirehouse_orchestration.dagster.defs import alerts, automation, bronze, landing, upkeep
+from wirehouse_pipelines.jobs.planning import Planner
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
@@ -24,9 +25,13 @@ def _tagged(lake: Lake, spec: dg.AssetSpec) -> dg.AssetSpec:
     return spec.merge_attributes(tags=tags, owners=list(lake.owners))
 
 
-def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
-    """All Dagster definitions of `lake`. `progress` receives the progress lines of a run, in place of its log."""
-    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(lake, progress))
+def assemble(lake: Lake, progress: resources.Progress | None = None, known: Planner | None = None) -> dg.Definitions:
+    """All Dagster definitions of `lake`. `progress` receives the progress lines of a run, in place of its log.
+
+    `known` is the planning that all runs share, in place of one for each.
+    """
+    own = resources.definitions(lake, progress, known)
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), own)
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(
         assets=dg.map_asset_specs(partial(_tagged, lake), assets),

@@ -32,7 +32,7 @@ from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.jobs.job import Job
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.landing.manifests import manifests
+from wirehouse_pipelines.landing.manifests import Manifest
 from wirehouse_pipelines.storage.storage import unreached
 from wirehouse_pipelines.tables import Table, all_tables
 
@@ -150,7 +150,7 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
     )
     def compute(context: AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         session: RunSession = context.resources.session
-        first, last = asked_windows(context.run.tags) or _all_windows(lake)
+        first, last = asked_windows(context.run.tags) or _all_windows(session, lake)
         report = _run(session, lake, job, first, last, force=context.op_execution_context.op_config["force"])
         for table in shown_outputs(job):
             written = report.rows.get(table.name, 0)
@@ -186,23 +186,25 @@ def _rows(lake: Lake, table: Table) -> Counter[str]:
     return found
 
 
-def _all_windows(lake: Lake) -> tuple[str, str]:
-    windows = runner.data_windows(lake) or [lake.windows.start]
+def _all_windows(session: RunSession, lake: Lake) -> tuple[str, str]:
+    windows = session.known.data_windows() or [lake.windows.start]
     return windows[0], windows[-1]
 
 
 def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, force: bool) -> runner.JobReport:
     """Run the job. If nothing is stale, return an empty report without starting a JVM."""
-    wanted = runner.stale(lake).get(job.name, set())
+    wanted = session.known.stale().get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return runner.JobReport(job.name, (), {})
     with failing_as_told():
-        spark = session.spark(_landed_records(lake, first, last))
-        return runner.run_job(spark, lake, job.name, first, last, force=force, progress=session.say)
+        spark = session.spark(_landed_records(session.known.landed(), first, last))
+        return runner.run_job(
+            spark, lake, job.name, first, last, force=force, progress=session.say, known=session.known
+        )
 
 
-def _landed_records(lake: Lake, first: str, last: str) -> int:
-    landed = (manifest.windows.items() for manifest in manifests(lake))
+def _landed_records(captures: Sequence[Manifest], first: str, last: str) -> int:
+    landed = (manifest.windows.items() for manifest in captures)
     return sum(part.records for windows in landed for window, part in windows if first <= window <= last)
 
 
@@ -262,13 +264,13 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
     )
     def check(context: AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         session: RunSession = context.resources.session
-        first, last = asked_windows(context.run.tags) or _all_windows(lake)
-        stale = runner.stale(lake)
+        first, last = asked_windows(context.run.tags) or _all_windows(session, lake)
+        stale, landed = session.known.stale(), session.known.landed()
         passed = set()
         broken: dict[str, CheckResult] = {}
         for spec in specs:
             if spec.key in context.selected_asset_check_keys:
-                result = _checked(session, lake, spec, first, last, stale)
+                result = _checked(session, lake, spec, first, last, stale, landed)
                 if not result.passed:
                     session.say(f"{_dotted(spec.asset_key)}: {spec.name}: {result.description}")
                     if spec.blocking:
@@ -280,7 +282,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
             # Dagster would fail the step anyway, but only report how many checks failed.
             raise dg.Failure(_advice(broken, first, last), allow_retries=False)
         if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
-            runner.pass_checks(lake, job.name, first, last, stale.get(job.name, ()))
+            runner.pass_checks(lake, job.name, first, last, stale.get(job.name, ()), session.known)
 
     return check
 
@@ -309,10 +311,11 @@ def _checked(
     first: str,
     last: str,
     stale: Mapping[str, Collection[str]],
+    landed: Sequence[Manifest],
 ) -> CheckResult:
     table = _dotted(spec.asset_key)
     if spec.name == INVARIANTS:
-        return invariants_check(lake, session.started, table, first, last, stale)
+        return invariants_check(lake, session.started, table, first, last, stale, landed)
     severity = next(severity for severity, name in FINDINGS.items() if name == spec.name)
     return findings_check(lake, session.started, table, severity, first, last)
 

@@ -12,8 +12,9 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from wirehouse_orchestration.dagster import instance
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.jobs.planning import Planner
 from wirehouse_pipelines.lake.lake import Lake
-from wirehouse_pipelines.lake.spark_options import SparkOptions
 
 Progress = Callable[[str], None]
 #: Runs with at most this many landed records are small. They end before whole-stage code generation pays off (seen:
@@ -30,9 +31,11 @@ class RunSession:
     The session isn't stopped with the run. Usually the process ends too, and a process with several runs reuses it.
     """
 
-    def __init__(self, say: Progress, options: SparkOptions) -> None:
+    def __init__(self, say: Progress, known: Planner) -> None:
         self.say = say
-        self._options = options
+        #: The planning of the run.
+        self.known = known
+        self._options = known.lake.spark
         self._spark: SparkSession | None = None
 
     def spark(self, records: int) -> SparkSession:
@@ -83,12 +86,16 @@ def _default(variable: str, value: str) -> Iterator[None]:
         del os.environ[variable]
 
 
-def definitions(lake: Lake, progress: Progress | None = None) -> dg.Definitions:
-    """The resource `session`, one per run. `progress` receives its progress lines; by default the run's log does."""
+def definitions(lake: Lake, progress: Progress | None = None, known: Planner | None = None) -> dg.Definitions:
+    """The resource `session`, one per run. `progress` receives its progress lines; by default the run's log does.
+
+    `known` is the planning that several runs of this process share.
+    """
 
     @dg.resource(description="One Spark session per run")
     def session(context: dg.InitResourceContext) -> Iterator[RunSession]:
-        own = RunSession(progress or (context.log or logging.getLogger("wirehouse")).info, lake.spark)
+        say = progress or (context.log or logging.getLogger("wirehouse")).info
+        own = RunSession(say, known or runner.planner(lake))
         if context.instance is None or context.run_id is None or context.instance.is_ephemeral:
             yield own
             return

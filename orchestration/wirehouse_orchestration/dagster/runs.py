@@ -32,6 +32,7 @@ from wirehouse_orchestration.dagster.resources import stop_jobs
 from wirehouse_orchestration.terminal.render import terminal
 from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.jobs.job import BRONZE, Job
+from wirehouse_pipelines.jobs.planning import Planner
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import WindowNameError
 
@@ -55,13 +56,14 @@ def materialize(
     force: bool = False,
     progress: Progress | None = None,
     verbose: bool = False,
+    known: Planner | None = None,
 ) -> bool:
     """Bring windows `first` to `last` of jobs `names` up to date and check their tables.
 
     Nearby windows share a run: first of bronze, then of each protocol that has data there. `force` also computes
     windows that aren't stale. `progress` receives a line per step; each failed step is reported on standard error, and
-    `verbose` adds Dagster's log. Returns False if a job or an invariant failed. Raises WindowNameError or
-    BeforeStartError.
+    `verbose` adds Dagster's log. `known` is the planning, if the caller planned. Returns False if a job or an invariant
+    failed. Raises WindowNameError or BeforeStartError.
     """
     for window in (first, last):
         if lake.windows.parse(window) < lake.windows.parse(lake.windows.start):
@@ -74,13 +76,14 @@ def materialize(
     with instances.shared_instance(lake) as instance:
         for run_id in instances.end_abandoned_runs(instance):
             say(f"run {run_id} had been killed: marked as failed")
-        definitions = assemble(lake, say)
+        known = known or runner.planner(lake)
+        definitions = assemble(lake, say, known)
         threading.Thread(target=load_library, daemon=True).start()
         run = _Run(instance, definitions, lake, force, say, verbose)
         bronze = chosen.pop(BRONZE, [])
         # All windows are run: a failure in one doesn't affect the next.
-        before = runner.stale(lake) if bronze else {}
-        failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last, before)]
+        before = known.stale() if bronze else {}
+        failed = [(span, run(bronze, *span)) for span in _spans(known, bronze, first, last, before)]
         stopped = threading.Event()
 
         def follow(those: Sequence[Job], spans: Sequence[_Span]) -> bool:
@@ -90,8 +93,8 @@ def materialize(
             return all(done)
 
         # Computed once for all protocols, because none makes windows of another stale.
-        stale = runner.stale(lake) if chosen else {}
-        following = [(those, _spans(lake, those, first, last, stale)) for those in chosen.values()]
+        stale = known.stale() if chosen else {}
+        following = [(those, _spans(known, those, first, last, stale)) for those in chosen.values()]
         done = _beside([partial(follow, those, spans) for those, spans in following], stopped)
         return all(done) and not any(names for _, names in failed)
 
@@ -170,13 +173,13 @@ _Span = tuple[str, str]
 
 
 def _spans(
-    lake: Lake, chosen: Sequence[Job], first: str, last: str, stale: Mapping[str, Collection[str]]
+    known: Planner, chosen: Sequence[Job], first: str, last: str, stale: Mapping[str, Collection[str]]
 ) -> list[_Span]:
     """The windows of `chosen`, jobs of one pool, that have data or are `stale`."""
     if not chosen:
         return []
-    windows = set(runner.data_windows(lake, chosen[0].protocol)).union(*(stale.get(job.name, ()) for job in chosen))
-    return spans(lake, (window for window in windows if first <= window <= last))
+    windows = set(known.data_windows(chosen[0].protocol)).union(*(stale.get(job.name, ()) for job in chosen))
+    return spans(known.lake, (window for window in windows if first <= window <= last))
 
 
 def _waits(chosen: Sequence[Job], span: _Span, failed: Sequence[tuple[_Span, set[str]]]) -> bool:

@@ -39,6 +39,7 @@ from wirehouse_codecs.logs.inspection import (
     VIOLATION,
     Inspect,
     Inspected,
+    Unseen,
 )
 from wirehouse_codecs.tcp.packets import cut_by_snap_length
 from wirehouse_orchestration.terminal import render
@@ -131,10 +132,11 @@ def inspect(
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
         counts = _Counts()
-        rows_of = _inspection(path, stream, kind, protocol, port, options)
+        rows_of, unseen = _inspection(path, stream, kind, protocol, port, options), Unseen()
+        rows_of = rows_of if as_json else partial(rows_of, unseen=unseen)
         rows = _rows(stream, kind, capture, rows_of, time.time_ns(), counts)
         if not as_json:
-            _print(rows, path, FORMATS[kind], counts, out)
+            _print(rows, unseen, path, FORMATS[kind], counts, out)
             return
         for what, row in rows:
             out.write(render.json_line({"type": what} | row) + "\n")
@@ -347,8 +349,8 @@ def _landed(capture: Capture, clock: Clock, capture_id: bytes, schema: pa.Schema
 class _Shown:
     """The first rows of a capture as cells, and the number of rows of each kind."""
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
-        self._columns = columns
+    def __init__(self, columns: Mapping[str, str], unseen: Unseen) -> None:
+        self._columns, self._unseen = columns, unseen
         self._apart = _APART | set(columns.values())
         self.cells: list[tuple[Text, ...]] = []
         self.messages: Counter[str] = Counter()
@@ -381,6 +383,7 @@ class _Shown:
         if len(self.cells) < MOST_ROWS:
             place = (self._place(row, name) for name in self._columns.values())
             self.cells.append((*place, *_content(kind, row, self._apart)))
+        self._unseen.wanted = len(self.cells) < MOST_ROWS
 
     def _place(self, row: dict[str, Any], name: str) -> Text:
         value = row.get(name)
@@ -389,12 +392,13 @@ class _Shown:
         return Text(render.cell(value))
 
 
-def _print(rows: Iterator[Inspected], path: str, form: Format, counts: _Counts, out: TextIO) -> None:
+def _print(rows: Iterator[Inspected], unseen: Unseen, path: str, form: Format, counts: _Counts, out: TextIO) -> None:
     """A table of the first rows, and the totals."""
     screen = console(out)
-    shown = _Shown(form.columns)
+    shown = _Shown(form.columns, unseen)
     for kind, row in rows:
         shown.take(kind, row)
+    shown.messages.update(unseen.messages)
     names = (*form.columns, "kind", "says")
     right = tuple(name in ("record", "connection", "partition", "offset") for name in names)
     screen.print(grid(names, shown.cells, right, fixed=len(names) - 1))

@@ -61,6 +61,12 @@ def opened(path: str) -> DeltaTable | None:
         return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
 
 
+def update(path: str, table: DeltaTable) -> None:
+    """Bring `table`, opened at `path`, to its newest version. Takes a tenth of the time of opening it again."""
+    with _in_words(path):
+        table.update_incremental()
+
+
 class Commit(NamedTuple):
     """A version of a table, and when it was committed."""
 

@@ -11,14 +11,14 @@ A job follows this protocol for the windows that it computes:
 2. Replace the windows' rows in each table, in one commit per table.
 3. `commit` the windows' new rows to the ledger. This is the commit of the job.
 
-The ledger also records which windows passed their checks (`runner.checks_of`).
+The ledger also records which windows passed their checks (`planning.checks_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -69,6 +69,17 @@ class Entry:
     committed_at_ns: int
 
 
+#: The entries of a table, by source and window.
+Entries = Mapping[str, Mapping[str, Entry]]
+
+
+class Committed(NamedTuple):
+    """A commit to the ledger: the version that it is based on, and the version that it made."""
+
+    before: int
+    after: int
+
+
 def path(lake: Lake) -> str:
     """The address of the ledger."""
     return lake.address(NAME)
@@ -76,8 +87,13 @@ def path(lake: Lake) -> str:
 
 def read(lake: Lake) -> dict[Key, Entry]:
     """All entries by (table, source, window)."""
+    return {_key(entry): entry for entries in tables(lake).values() for entry in _listed(entries)}
+
+
+def tables(lake: Lake) -> Mapping[str, Entries]:
+    """The entries of each table. A table that didn't change since the last call has the same object."""
     known = delta_tables.opened(path(lake))
-    return _entries(known) if known else {}
+    return {name: table.entries for name, table in _known(known).items()} if known else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,60 +102,94 @@ class _OfTable:
 
     #: The files that hold them. A file never changes, so equal names mean equal entries.
     files: frozenset[str]
-    entries: Mapping[Key, Entry]
+    entries: Entries
 
 
 #: A cache: address and content of the ledger that was read last.
 _last: tuple[str, Mapping[str, _OfTable]] = ("", {})
 
 
-def _entries(known: DeltaTable) -> dict[Key, Entry]:
-    """All entries. Only tables whose files changed since the last call are read."""
+def _known(known: DeltaTable) -> Mapping[str, _OfTable]:
+    """The entries of each table. Only tables whose files changed since the last call are read."""
     global _last
-    address, before = known.table_uri, _last[1] if _last[0] == known.table_uri else {}
+    before = _last[1] if _last[0] == known.table_uri else {}
+    files = _files(known)
+    now = {table: before[table] for table in files if table in before and before[table].files == files[table]}
+    changed = [table for table in files if table not in now]
+    found: dict[str, list[Entry]] = {table: [] for table in changed}
+    for entry in _rows(known, changed) if changed else ():
+        found[entry.table_name].append(entry)
+    now |= {table: _OfTable(files[table], _grouped(entries)) for table, entries in found.items()}
+    _last = known.table_uri, now
+    return now
+
+
+def _files(known: DeltaTable) -> dict[str, frozenset[str]]:
+    """The names of the files of each table's entries."""
     files: dict[str, set[str]] = {}
     for file in pa.table(known.get_add_actions(flatten=True)).select(["path", "partition.table_name"]).to_pylist():
         files.setdefault(file["partition.table_name"], set()).add(file["path"])
-    now = {table: before[table] for table in files if table in before and before[table].files == files[table]}
-    found: dict[str, dict[Key, Entry]] = {table: {} for table in files if table not in now}
-    for row in _rows(known, list(found)) if found else ():
-        entry = Entry(**row)
-        found[entry.table_name][_key(entry)] = entry
-    now |= {table: _OfTable(frozenset(files[table]), entries) for table, entries in found.items()}
-    _last = address, now
-    return {key: entry for table in now.values() for key, entry in table.entries.items()}
+    return {table: frozenset(names) for table, names in files.items()}
 
 
-def _rows(known: DeltaTable, tables: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(known: DeltaTable, tables: Sequence[str]) -> Iterator[Entry]:
     names = [field.name for field in fields(Entry)]
     those = known.to_pyarrow_table(columns=names, filters=[("table_name", "in", tables)])
-    rows: list[dict[str, Any]] = those.to_pylist()
-    return rows
+    return map(Entry, *(those.column(name).to_pylist() for name in names))
 
 
-def commit(lake: Lake, entries: Iterable[Entry]) -> None:
+def _grouped(entries: Iterable[Entry]) -> Entries:
+    found: dict[str, dict[str, Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.source, {})[entry.window_start] = entry
+    return found
+
+
+def _listed(entries: Entries) -> Iterator[Entry]:
+    return (entry for windows in entries.values() for entry in windows.values())
+
+
+def commit(lake: Lake, entries: Iterable[Entry]) -> Committed | None:
     """Write `entries` in one commit. They replace entries with the same table, source and window."""
     listed = list(entries)
-    _replace(lake, {_key(entry) for entry in listed}, listed)
+    return _replace(lake, {_key(entry) for entry in listed}, listed)
 
 
-def withdraw(lake: Lake, keys: Iterable[Key]) -> None:
+def withdraw(lake: Lake, keys: Iterable[Key]) -> Committed | None:
     """Remove the entries of these tables, sources and windows, because their rows are about to be replaced."""
-    known = read(lake)
-    _replace(lake, {key for key in keys if key in known}, [])
+    known = tables(lake)
+    there = {(table, source, window) for table, source, window in keys if window in _of(known, table, source)}
+    return _replace(lake, there, [])
+
+
+def _of(known: Mapping[str, Entries], table: str, source: str) -> Mapping[str, Entry]:
+    return known.get(table, {}).get(source, {})
 
 
 def _key(entry: Entry) -> Key:
     return entry.table_name, entry.source, entry.window_start
 
 
-def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> None:
+def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> Committed | None:
+    """Replace the entries of `keys` by `entries`; None if there is nothing to do."""
+    global _last
     if not keys:
-        return
+        return None
     known = delta_tables.created(path(lake), Schema.from_arrow(SCHEMA), partition_by=["table_name"])
-    tables = {table for table, _, _ in keys}
-    kept = [entry for key, entry in _entries(known).items() if key[0] in tables and key not in keys]
-    rows = pa.Table.from_pylist([asdict(entry) for entry in (*kept, *entries)], schema=SCHEMA)
-    names = ", ".join(f"'{name}'" for name in sorted(tables))
+    before, of_tables = known.version(), _known(known)
+    changed = {table for table, _, _ in keys}
+    kept = (entry for table in changed & of_tables.keys() for entry in _listed(of_tables[table].entries))
+    now = [*(entry for entry in kept if _key(entry) not in keys), *entries]
+    rows = pa.table({name: [getattr(entry, name) for entry in now] for name in SCHEMA.names}, SCHEMA)
+    names = ", ".join(f"'{name}'" for name in sorted(changed))
     # The write is based on the version that was read, so a commit in between causes a conflict and isn't lost.
     write_deltalake(known, rows, mode="overwrite", predicate=f"table_name IN ({names})")
+    if known.version() == before + 1:
+        # What was written needn't be read.
+        written: dict[str, list[Entry]] = {}
+        for entry in now:
+            written.setdefault(entry.table_name, []).append(entry)
+        files = _files(known)
+        ours = {table: _OfTable(files[table], _grouped(listed)) for table, listed in written.items()}
+        _last = known.table_uri, {name: of for name, of in of_tables.items() if name not in changed} | ours
+    return Committed(before, known.version())

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_pipelines.delta import delta_tables, ledger, spark_tables
-from wirehouse_pipelines.jobs import runner, upkeep
+from wirehouse_pipelines.jobs import planning, runner, upkeep
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.landing import landing
 from wirehouse_pipelines.landing.manifests import FORGOTTEN, MANIFESTS, Manifest, manifests, write_manifest
@@ -64,7 +64,7 @@ def _left(lake: Lake) -> dict[str, set[str]]:
     """By job: names of sources or services whose rows in its tables it will never replace."""
     written = ledger.read(lake)
     return {
-        job.name: {source for table, source, _ in written if table == job.outputs[0]} - set(runner.units(lake, job))
+        job.name: {source for table, source, _ in written if table == job.outputs[0]} - set(planning.units(lake, job))
         for job in runner.all_jobs().values()
     }
 
@@ -123,7 +123,7 @@ def _forget(lake: Lake, name: str, held: Held) -> Forgotten:
             rows[table] = count
         held()
         spark_tables.delete(lake, table, f"source = '{name}'")
-    of = {*outputs, *map(runner.checks_of, left)}
+    of = {*outputs, *map(planning.checks_of, left)}
     held()
     ledger.withdraw(lake, [key for key in ledger.read(lake) if key[1] == name and (not configured or key[0] in of)])
     captures = 0 if configured else len(manifests(lake, name))

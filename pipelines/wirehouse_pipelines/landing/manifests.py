@@ -115,8 +115,9 @@ def manifest_name(source: str, capture_id: str) -> str:
     return f"{MANIFESTS}/{source}/{capture_id}.json"
 
 
-#: A cache: the root whose manifests were read last, and by object name the manifests with the objects' versions.
-_last: tuple[str, Mapping[str, tuple[str, Manifest]]] = ("", {})
+#: A cache: the root whose manifests were read last, and by source and object name the manifests with the objects'
+#: versions.
+_last: tuple[str, Mapping[str, Mapping[str, tuple[str, Manifest]]]] = ("", {})
 
 
 def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
@@ -127,19 +128,21 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
     global _last
     storage = open_storage(lake.root)
     prefix = MANIFESTS if source is None else f"{MANIFESTS}/{source}"
-    before = _last[1] if _last[0] == lake.root else {}
-    now: dict[str, tuple[str, Manifest]] = {}
+    root, before = _last
+    before = before if root == lake.root else {}
+    now: dict[str, dict[str, tuple[str, Manifest]]] = {}
     for stored in storage.list(prefix):
-        known = before.get(stored.name)
+        of = stored.name.split("/")[-2]
+        known = before.get(of, {}).get(stored.name)
         if known is None or known[0] != stored.version or not stored.version:
             try:
                 known = stored.version, _read(storage, stored.name)
             except FileNotFoundError:
                 # The source was erased meanwhile.
                 continue
-        now[stored.name] = known
-    _last = lake.root, now if source is None else {**before, **now}
-    return [manifest for _, manifest in now.values()]
+        now.setdefault(of, {})[stored.name] = known
+    _last = lake.root, now if source is None else {**before, source: now.get(source, {})}
+    return [manifest for read in now.values() for _, manifest in read.values()]
 
 
 def read_manifest(storage: Storage, source: str, capture_id: str) -> Manifest | None:

@@ -48,8 +48,9 @@ from wirehouse_pipelines.lake import lake_json
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.landing import landing
+from wirehouse_pipelines.landing.manifests import Manifest, WindowObjects, write_manifest
 from wirehouse_pipelines.spark import java
-from wirehouse_pipelines.storage.storage import Held
+from wirehouse_pipelines.storage.storage import Held, open_storage
 from wirehouse_pipelines.tables import all_tables
 
 CONFIG = """
@@ -464,13 +465,37 @@ def test_a_source_whose_ports_nobody_used_is_told(wirehouse: Wirehouse, capsys: 
     source = '[[source]]\nname = "{}"\nprotocol = "wallaroo"\nkind = "pcap"\npath = "inbox"\nports = [7100, 7101]\n'
     sources = "".join(source.format(name) for name in ("heard", "silent", "empty"))
     (wirehouse.folder / "wirehouse.toml").write_text(CONFIG + sources)
-    landed = {"protocol": "wallaroo", "window_start": "2026-11-14", "records": 9}
-    wirehouse.write("bronze.captures", landed | {"source": "heard"}, landed | {"source": "silent"})
+    lake = config.load(wirehouse.folder / "wirehouse.toml")
+    for name, window in (("heard", "2026-11-14"), ("heard", "2026-11-15"), ("silent", "2026-11-15")):
+        parts = {window: WindowObjects(("x.avro",), 9)}
+        told = (name, "wallaroo", "pcap", f"{name}{window}", "x", "landed", None, 9, 9, 0, 1, 1, 1, parts)
+        write_manifest(open_storage(lake.root), Manifest(*told))
     connection = {"row_kind": "connection", "window_start": "2026-11-14", "connection_id": b"7"}
     wirehouse.write("silver.wallaroo", connection | {"source": "heard", "connection": {"server_port": 7101}})
-    change._report_silent(config.load(wirehouse.folder / "wirehouse.toml"))
-    told = capsys.readouterr().out
-    assert told == "  source silent: no packet of its ports (7100, 7101); `wirehouse inspect FILE` shows others\n"
+    said = "  source silent: no packet of its ports (7100, 7101); `wirehouse inspect FILE` shows others\n"
+    for windows, expected in ((("2026-11-14", "2026-11-14"), ""), (("2026-11-14", "2026-11-15"), said)):
+        change._report_silent(runner.planner(lake), *windows)
+        assert capsys.readouterr().out == expected
+    # A connection of earlier windows may be quiet in these.
+    change._report_silent(runner.planner(lake), "2026-11-15", "2026-11-15")
+    assert capsys.readouterr().out == said
+
+
+def test_a_run_counts_the_findings_of_its_windows(wirehouse: Wirehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = config.load(wirehouse.folder / "wirehouse.toml")
+    found = [
+        {"source": "mainnet", "severity": severity, "rule": f"a.{number}", "window_start": f"2026-11-1{day}"}
+        for number, (severity, day) in enumerate([("violation", 4), ("violation", 5), ("note", 5), ("note", 6)])
+    ]
+    wirehouse.write("gold.cardinal_found", *found)
+    change._report_rules(lake, "2026-11-15", "2026-11-15")
+    assert capsys.readouterr().out.splitlines() == [
+        "  1 finding of severity violation, 1 rule broken",
+        "  1 finding of severity note, 1 rule broken",
+    ]
+    change._report_json(lake, ["gold.cardinal"], "2026-11-15", "2026-11-16")
+    broken = {"violation": {"findings": 1, "rules": 1}, "note": {"findings": 2, "rules": 2}}
+    assert json.loads(capsys.readouterr().out)["broken"] == broken
 
 
 def test_nothing_to_do_as_json(wirehouse: Wirehouse) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pyarrow as pa
@@ -22,6 +23,7 @@ from wirehouse_orchestration.dagster.defs import alerts
 from wirehouse_pipelines.delta import arrow_types, ledger
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.storage.storage import StorageError
 from wirehouse_pipelines.tables import all_tables
 
@@ -87,7 +89,8 @@ def find(lake: Lake, *rows: Mapping[str, Any], at: int) -> None:
     given = {"source": "net", "window_start": "2026-11-14", "severity": "violation"}
     table = pa.Table.from_pylist([given | dict(row) for row in rows], schema=arrow_types.schema(all_tables()[name]))
     write_deltalake(lake.table_path(name), table, mode="append")
-    ledger.commit(lake, [ledger.Entry(name, "net", "2026-11-14", "d", None, None, None, len(rows), "1", at)])
+    windows = {row["window_start"] for row in table.to_pylist()}
+    ledger.commit(lake, [ledger.Entry(name, "net", one, "d", None, None, None, 1, "1", at) for one in windows])
 
 
 @pytest.mark.property
@@ -122,6 +125,26 @@ def test_findings_of_a_window_are_new_though_as_many_are_gone_of_another(
     find(lake, {"rule": "a.b", "window_start": "2026-11-16"}, {"rule": "a.b", "window_start": "2026-11-10"}, at=3)
     look(lake, instance, cursor)
     assert [(alert["window"], alert["new"]) for alert in webhook.posted[1]["alerts"]] == [(None, 1), ("2026-11-16", 1)]
+
+
+@pytest.mark.property
+def test_findings_are_counted_from_the_first_window_on_that_was_committed(
+    lake: Lake, instance: DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "CLOCKS_NS", 0)
+    asked = Mock(wraps=sql.rows)
+    monkeypatch.setattr("wirehouse_orchestration.dagster.defs.alerts.sql.rows", asked)
+    old, new = {"rule": "a.b", "window_start": "2026-11-12"}, {"rule": "a.b", "window_start": "2026-11-15"}
+    find(lake, old, new, at=1)
+    cursor = look(lake, instance, None)
+    find(lake, new, at=2)
+    cursor = look(lake, instance, cursor)
+    find(lake, old, at=3)
+    look(lake, instance, cursor)
+    firsts = [call.args[1].partition("window_start >= ")[2][:12] for call in asked.call_args_list]
+    assert firsts == ["'' GROUP BY ", "'2026-11-15'", "'2026-11-12'"]
+    counts = [[(told["window"], told["new"], told["findings"]) for told in post["alerts"]] for post in webhook.posted]
+    assert counts == [[("2026-11-15", 1, 2)], [("2026-11-12", 1, 2)]]
 
 
 @pytest.mark.property

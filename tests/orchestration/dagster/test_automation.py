@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -25,7 +24,6 @@ from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.landing import capture_files
 from wirehouse_pipelines.landing.landing import land
-from wirehouse_pipelines.landing.manifests import manifests
 
 STREAM = Path(__file__).parents[2] / "vectors" / "cardinal" / "d2_equal_weight" / "messages.jsonl"
 DAY_NS = 24 * 3600 * 10**9
@@ -79,7 +77,7 @@ def _commit(lake: Lake) -> None:
 def _commit_once(lake: Lake, stale: dict[str, set[str]]) -> None:
     ahead = {name: job for name, job in runner.all_jobs().items() if name in stale}
     name = next(name for name, job in ahead.items() if not set(job.reads) & set(ahead))
-    plans: Any = runner._Known(lake, manifests(lake), ledger.read(lake)).plan(ahead[name])
+    plans = runner.planner(lake).plan(ahead[name])
     entries = [
         ledger.Entry(table, source, window, plans.digest(source, window), "s", "s", window, 0, "1", time.time_ns())
         for source in plans.inputs

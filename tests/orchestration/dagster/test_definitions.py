@@ -224,7 +224,10 @@ def test_rows_and_findings_of_each_window_are_metadata_of_its_partition(
     report = runner.JobReport(job.name, windows, {"silver.cardinal": 4})
     monkeypatch.setattr(factories, "_run", lambda *arguments, **named: report)
     with dg.DagsterInstance.ephemeral() as instance:
-        asset, session = factories.job_assets(lake, job), {"session": RunSession(lambda line: None, lake.spark)}
+        asset, session = (
+            factories.job_assets(lake, job),
+            {"session": RunSession(lambda line: None, runner.planner(lake))},
+        )
         assert dg.materialize([asset], instance=instance, resources=session, tags=window_tags(*windows)).success
         stored = instance.fetch_materializations(asset_pages.asset_key("silver.cardinal"), limit=9).records
     plotted = {

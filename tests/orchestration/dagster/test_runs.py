@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -18,10 +19,11 @@ from wirehouse_orchestration.dagster import factories, instance, resources, runs
 from wirehouse_orchestration.dagster.resources import RunSession
 from wirehouse_orchestration.dagster.runs import BeforeStartError, materialize
 from wirehouse_pipelines.delta import spark_tables
-from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.jobs import planning, runner
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import WindowNameError
 from wirehouse_pipelines.landing.landing import land
+from wirehouse_pipelines.landing.manifests import manifests
 from wirehouse_pipelines.query import sql
 
 DAY = "2023-11-14"
@@ -95,21 +97,14 @@ def test_what_is_up_to_date_is_not_computed_again_unless_forced(lake: Lake, spar
 
 
 @pytest.mark.spark
-def test_what_is_stale_is_asked_once_before_a_step_and_once_for_all_protocols(
-    lake: Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_lists_captures_once(lake: Lake, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     land(lake, lake.sources[0])
-    asked, ask = [], runner._stale
-
-    def counted(*told: Any) -> dict[str, set[str]]:
-        asked.append(told)
-        return ask(*told)
-
-    monkeypatch.setattr(runner, "_stale", counted)
-    names = ["bronze.messages", "silver.cardinal"]
-    assert materialize(lake, [*names, "silver.wallaroo", "silver.ockam", "silver.hiero"], DAY, DAY)
-    # Each has a step that computes and one that checks.
-    assert len(asked) == 2 + 2 * len(names)
+    listed = Mock(wraps=manifests)
+    monkeypatch.setattr(planning, "manifests", listed)
+    assert materialize(lake, list(runner.all_jobs()), DAY, DAY)
+    assert runner.due(lake) == {}
+    # By the run, and to ask what is due after it.
+    assert listed.call_count == 2
 
 
 @pytest.mark.spark

@@ -8,20 +8,26 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from wirehouse_codecs.cardinal.simulator.record_files import Record, write_avro
 from wirehouse_codecs.cardinal.wire.messages import Batch, BatchMsg, Update, encode
+from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.logs.inspection import Unseen
 from wirehouse_codecs.simulate.pcap_writer import write_pcap
 from wirehouse_codecs.simulate.script import Conversation, Send, packets
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.wallaroo import inspection as wallaroo_inspection
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate
 from wirehouse_orchestration.evidence import inspection as inspecting_command
 from wirehouse_orchestration.evidence.inspection import (
@@ -201,7 +207,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         def recognises(client: bytes, server: bytes) -> str | None:
             return "it begins so" if server and client.startswith(beginning) else None
 
-        codec = SimpleNamespace(recognises=recognises, INSPECT={"pcap": lambda batches, port=None: iter(())})
+        codec = SimpleNamespace(
+            recognises=recognises, INSPECT={"pcap": lambda batches, port=None, unseen=None: iter(())}
+        )
         monkeypatch.setitem(sys.modules, "wirehouse_codecs.stub.inspection", codec)
         monkeypatch.setattr(inspecting_command, "PROTOCOLS", {"stub": protocol} | PROTOCOLS)
 
@@ -437,7 +445,7 @@ def test_options_change_what_is_found(tmp_path: Path) -> None:
 
 def test_the_table_shows_partitions_zeros_and_reasons() -> None:
     def says(row: dict[str, Any]) -> str:
-        shown = inspecting_command._Shown(inspecting_command.FORMATS["pcap"].columns)
+        shown = inspecting_command._Shown(inspecting_command.FORMATS["pcap"].columns, Unseen())
         shown.take("message", row)
         return shown.cells[0][-1].plain
 
@@ -446,3 +454,68 @@ def test_the_table_shows_partitions_zeros_and_reasons() -> None:
     assert says({"kind": "error", "reason": "Invalid request"}) == "reason=Invalid request"
     message = {"index": 0, "is_last": False, "data": None}
     assert says({"kind": "pull_response", "messages": [message]}) == "messages=[{index: 0, is_last: false}]"
+
+
+def _captures() -> list[Path]:
+    """Some captures of each protocol and kind."""
+    found = [path for name in PROTOCOLS for path in sorted((VECTORS.parent / name).rglob("*")) if path.is_file()]
+    kinds: dict[tuple[str, str], list[Path]] = {}
+    for path in found:
+        if path.suffix not in (".md", ".json", ".txt"):
+            kinds.setdefault((path.relative_to(VECTORS.parent).parts[0], path.suffix), []).append(path)
+    return [path for paths in kinds.values() for path in paths[:: max(1, len(paths) // 3)]]
+
+
+@pytest.mark.parametrize("path", _captures(), ids=lambda path: str(path.relative_to(VECTORS.parent)))
+@pytest.mark.parametrize("first", [0, 20])
+def test_messages_that_nobody_sees_are_counted_and_all_else_comes_as_before(
+    path: Path, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_inspection, "PIECE_PACKETS", 7)
+    monkeypatch.setattr(tcp_inspection, "UNSEEN_PACKETS", 7)
+    protocol = path.relative_to(VECTORS.parent).parts[0]
+
+    def read(unseen: Unseen, first: int) -> list[tuple[str, dict[str, Any]]]:
+        told = []
+        with inspecting_command._opened(str(path)) as stream:
+            kind, capture = inspecting_command._capture(str(path), stream, protocol)
+            rows_of = partial(inspecting_command._inspection(str(path), stream, kind, protocol, None), unseen=unseen)
+            for row in inspecting_command._rows(stream, kind, capture, rows_of, 1, inspecting_command._Counts()):
+                told.append(row)
+                unseen.wanted = len(told) < first
+        return told
+
+    def kinds(rows: list[tuple[str, dict[str, Any]]]) -> Counter[str]:
+        return Counter(str(row["kind"]) for kind, row in rows if kind == "message")
+
+    def others(rows: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+        # The number of a block is taken from the row of its message.
+        return [(kind, row | {"number": None}) for kind, row in rows if kind != "message"]
+
+    try:
+        expected = read(Unseen(), sys.maxsize)
+    except UnreadableCaptureError:
+        pytest.skip("is no capture")
+    unseen = Unseen(wanted=first > 0)
+    told = read(unseen, first)
+    assert told[:first] == expected[:first]
+    assert others(told) == others(expected)
+    assert kinds(told) + unseen.messages == kinds(expected)
+
+
+def test_of_messages_after_the_last_that_is_shown_no_rows_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pcap"
+    with path.open("wb") as stream:
+        write_pcap(simulate(SimulatorConfig(messages_per_connector=2_000)), stream)
+    monkeypatch.setattr(tcp_inspection, "PIECE_PACKETS", 20)
+    monkeypatch.setattr(inspecting_command, "MOST_ROWS", 10)
+    made = Mock(wraps=wallaroo_inspection._message)
+    monkeypatch.setattr(wallaroo_inspection, "_message", made)
+    inspect(str(path), "wallaroo", False, out := io.StringIO())
+    shown = made.call_count
+    made.reset_mock()
+    inspect(str(path), "wallaroo", True, lines := io.StringIO())
+    assert shown == 10 < made.call_count == sum('"type":"message"' in line for line in lines.getvalue().splitlines())
+    assert f" {made.call_count:,} messages in " in out.getvalue()

@@ -65,9 +65,15 @@ def test_of_a_lake_made_anew_nothing_is_remembered(lake: Lake) -> None:
 def test_of_a_table_that_did_not_change_no_file_is_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.commit(lake, [entry("gold.a", "2023-11-14"), entry("gold.b", "2023-11-14")])
     told(lake)
+    before = ledger._last
     read = Mock(wraps=ledger._rows)
     monkeypatch.setattr(ledger, "_rows", read)
     ledger.commit(lake, [entry("gold.a", "2023-11-15")])
-    told(lake)
+    assert len(told(lake)) == 3
+    # What this process wrote it needn't read.
+    assert read.call_args_list == []
+    # As if another process had committed.
+    monkeypatch.setattr(ledger, "_last", before)
+    assert len(told(lake)) == 3
     told(lake)
     assert [call.args[1] for call in read.call_args_list] == [["gold.a"]]

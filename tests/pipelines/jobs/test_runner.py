@@ -20,7 +20,6 @@ from wirehouse_pipelines.jobs import bronze, forgetting, runner, upkeep
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.landing.manifests import manifests
 
 STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
 #: The capture begins in the first: one of the tables that are read has rows there alone, bronze.messages in both.
@@ -47,7 +46,7 @@ def lake(make_lake: Callable[..., Lake], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def _plan(lake: Lake, name: str) -> Any:
-    return runner._Known(lake, manifests(lake), ledger.read(lake)).plan(runner.all_jobs()[name])
+    return runner.planner(lake).plan(runner.all_jobs()[name])
 
 
 def _commit(lake: Lake, name: str, digest: str | None = None) -> None:

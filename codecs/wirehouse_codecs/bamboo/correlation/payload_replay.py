@@ -16,6 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES
 from wirehouse_codecs.bamboo.wire.entry_verification import digest_rule
@@ -286,6 +289,16 @@ class Replays:
         self._messages: dict[tuple[bytes, int], list[Row]] = {}
         self._proposals: dict[tuple[bytes, int], Row] = {}
         self._sessions: dict[bytes, Row] = {}
+        #: Whether a message was seen from which on messages are held.
+        self._is_begun = False
+
+    def needs(self, rows: pa.Table) -> pa.ChunkedArray | None:
+        """Which messages `take` needs of the next rows of the log; None as long as no proposal is replayed."""
+        message = rows.column("message")
+        kind, alone, offset = (pc.struct_field(message, name) for name in ("kind", "payload_only", "offset"))
+        begins = pc.and_(pc.equal(kind, "propose"), pc.or_(alone.fill_null(False), offset.is_valid()))
+        self._is_begun = self._is_begun or pc.any(begins).as_py() is True
+        return pc.is_in(kind, pa.array(KINDS)) if self._is_begun else None
 
     def take(self, row: Row) -> None:
         """A row of the log."""

@@ -64,6 +64,13 @@ EVENT_COLUMNS: Final = (
 )
 
 
+#: The kinds of messages of which events or observations are made, unless the session ignores them.
+TELLING: Final = (
+    *(Kind.CREATE_RESPONSE, Kind.CREATE_PARTITIONED_RESPONSE, Kind.PUSH_RESPONSE, Kind.PULL_RESPONSE),
+    *(Kind.INDEX_SAVE, Kind.INDEX_RESPONSE),
+)
+
+
 def events_of(row: Row) -> Iterator[tuple[str, Event]]:
     """The events of a row of kind `message`, each with its key; none of one that its session ignores.
 

@@ -41,9 +41,11 @@ MOST_RUNS: Final = 20
 MOST_WINDOWS: Final = 50
 #: The prefix that Dagster gives to the message of a `Failure`.
 _FAILURE: Final = f"{dg.Failure.__module__}.{dg.Failure.__name__}: "
+#: Clocks of machines that commit may differ by this much.
+CLOCKS_NS: Final = 3600 * 10**9
 _FOUND: Final = """
-    SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation'
-    GROUP BY source, rule, window_start
+    SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations
+    WHERE severity = 'violation' AND window_start >= '{first}' GROUP BY source, rule, window_start
 """
 
 
@@ -138,26 +140,41 @@ def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
 
 
 def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
-    """The counts of findings to remember, and alerts for new ones."""
-    committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+    """The counts of findings to remember, and alerts for new ones.
+
+    Findings are counted from the first window on that was committed since. The whole history is counted by the first
+    tick, and if that window is older than those that are remembered one by one.
+    """
+    entries = ledger.read(lake).values()
+    committed = max((entry.committed_at_ns for entry in entries), default=0)
     if before and before["committed"] == committed:
         return before, ()
-    rows = sql.rows(lake, _FOUND).to_pylist()
-    counts = {f"{row['source']} {row['rule']} {row['window_start']}": row["findings"] for row in rows}
-    since = min(sorted({row["window_start"] for row in rows})[-MOST_WINDOWS:], default="")
-    seen = {"committed": committed, "since": since, "counts": _folded(counts, since)}
-    if before is None:
-        return seen, ()
-    since = max(since, before["since"])
-    return seen, _new(_folded(before["counts"], since), _folded(counts, since))
+    first = ""
+    if before:
+        later = before["committed"] - CLOCKS_NS
+        first = min((entry.window_start for entry in entries if entry.committed_at_ns > later), default="")
+        first = first if first >= before["since"] else ""
+    counts = {} if before is None else {name: n for name, n in before["counts"].items() if _window(name) < first}
+    for row in sql.rows(lake, _FOUND.format(first=first)).to_pylist():
+        counts[f"{row['source']} {row['rule']} {row['window_start']}"] = row["findings"]
+    since = min(sorted({window for window in map(_window, counts) if window})[-MOST_WINDOWS:], default="")
+    since = max(since, before["since"]) if before else since
+    now = _folded(counts, since)
+    seen = {"committed": committed, "since": since, "counts": now}
+    return seen, () if before is None else _new(_folded(before["counts"], since), now)
+
+
+def _window(name: str) -> str:
+    """The window of a remembered count; empty for those of older windows together."""
+    return name.rpartition(" ")[2]
 
 
 def _folded(counts: Mapping[str, int], since: str) -> Mapping[str, int]:
     """The number of findings by source, rule and window. Windows before `since` are summed under an empty name."""
     folded: Counter[str] = Counter()
     for name, count in counts.items():
-        broken, _, window = name.rpartition(" ")
-        folded[f"{broken} {window if window >= since else ''}"] += count
+        window = _window(name)
+        folded[name if window >= since else name.removesuffix(window)] += count
     return folded
 
 

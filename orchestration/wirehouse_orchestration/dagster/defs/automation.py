@@ -19,8 +19,8 @@ from dagster import DagsterRunStatus, RunsFilter
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_orchestration.dagster.asset_pages import asset_key
 from wirehouse_orchestration.dagster.factories import landing_key, shown_outputs, window_tags
-from wirehouse_pipelines.delta import ledger
 from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.jobs.planning import Planner
 from wirehouse_pipelines.lake.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landing import landing
 from wirehouse_pipelines.landing.capture_files import SETTLE_SECONDS, captures_at
@@ -117,24 +117,24 @@ def _selection(names: Iterable[str]) -> list[dg.AssetKey]:
 
 def _requests(lake: Lake, run_key: str | None = None) -> list[dg.RunRequest] | dg.SkipReason:
     """A run request for each range of windows that are due, the first ones first. A failed run doesn't stop others."""
-    due = runner.due(lake)
+    known = runner.planner(lake)
+    due = known.due()
     found = spans(lake, set().union(*due.values()))
     if not found:
         return dg.SkipReason("All windows are up to date")
-    return [_request(lake, due, first, last, run_key) for first, last in found]
+    return [_request(known, due, first, last, run_key) for first, last in found]
 
 
-def _request(lake: Lake, due: Mapping[str, set[str]], first: str, last: str, run_key: str | None) -> dg.RunRequest:
+def _request(known: Planner, due: Mapping[str, set[str]], first: str, last: str, run_key: str | None) -> dg.RunRequest:
     names = [name for name, windows in due.items() if any(first <= window <= last for window in windows)]
     if run_key is None:
-        captures = [m.capture_id for m in manifests(lake) if any(first <= window <= last for window in m.windows)]
-        within = (entry for entry in ledger.read(lake).values() if entry.window_start <= last)
-        committed = max((entry.committed_at_ns for entry in within), default=0)
+        captures = [m.capture_id for m in known.landed() if any(first <= window <= last for window in m.windows)]
+        committed = known.committed_at_ns(last)
         run_key = _digest([first, last, names, sorted(captures), committed])
     return dg.RunRequest(
         f"{first}:{last}:{run_key}",
         asset_selection=_selection(names),
-        tags=window_tags(first, last) | {COMPUTES_TAG: lake.root},
+        tags=window_tags(first, last) | {COMPUTES_TAG: known.lake.root},
     )
 
 
