@@ -248,7 +248,8 @@ class Numbering(SideState):
         self._is_heard = self._gap_since_ns is not None and (self._is_heard or is_old or ahead < WINDOW_BYTES)
         if ahead >= WINDOW_BYTES:
             self.begin_at_acknowledgment(acknowledgment)
-            if self._is_untouched and abs(distance(acknowledgment, self.expected)) >= WINDOW_BYTES:
+            is_less = is_old and acknowledgment != self.expected and not self.assumed
+            if self._is_untouched and (is_less or abs(distance(acknowledgment, self.expected)) >= WINDOW_BYTES):
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other, self._other_assumed = acknowledgment, True
             return

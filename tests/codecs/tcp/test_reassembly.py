@@ -497,6 +497,15 @@ def test_the_first_bytes_of_a_server_count_whatever_order_the_capture_has(answer
     ]
 
 
+@pytest.mark.parametrize("ahead", [500, 60_000, 2**23, 2**28])
+def test_an_answer_to_a_syn_above_what_the_client_acknowledges_is_not_the_one_that_holds(ahead: int) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(S, ahead - 1, flags=SYN | ACK), *talk.send(C, 0)]
+    told += [*talk.send(C, 0, b"abc"), *talk.send(S, 0, b"ABC", acknowledgment=3), *talk.send(C, 3, acknowledgment=3)]
+    assert joined(told) == ["open syn", ("client", 0, b"abc"), ("server", 0, b"ABC")]
+    assert talk.connection.server.ignored_bytes == 0
+
+
 def test_the_first_bytes_of_a_server_wait_while_its_client_lacks_its_own() -> None:
     talk = Dialogue()
     told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 3, b"def", acknowledgment=3)]

@@ -702,6 +702,18 @@ def test_a_block_that_is_offered_after_all_was_acknowledged_early() -> None:
     assert "ack_unoffered" not in world.found(until_ms=3 * HOUR_MS)
 
 
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_block_that_nobody_sends_any_more_came_from_a_publisher_that_was_not_captured(skipped: bool) -> None:
+    world = World()
+    call = world.publisher("A").block(120).ack(120).header(121)
+    if skipped:
+        call.skip(121)
+    call.ack(121)
+    assert [name for name in world.found(until_ms=3 * HOUR_MS) if name == "ack_order"] == (
+        [] if skipped else ["ack_order"]
+    )
+
+
 @pytest.mark.parametrize(("after_ms", "found"), [(0, []), (1, ["ack_order"])])
 def test_a_proof_of_the_packet_that_acknowledges_it_is_not_late(after_ms: int, found: list[str]) -> None:
     """Bytes that the node had received are delivered before its answer, or with it if their packet came late."""
