@@ -285,3 +285,54 @@ def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
     (row,) = rows(lake, "SELECT known, length, valid FROM gold.bamboo_coverage")
     assert [(one["first"], one["last"]) for one in row["known"]] == [(1, 2), (4, 5), (9, 9)]
     assert (row["length"], row["valid"]) == (9, 2)
+
+
+# Ockam
+
+
+def confirm(at: int, index: int, pushed_at: int, **columns: Any) -> dict[str, Any]:
+    """A PushConfirm of request 1 to stream `s` by publisher `p` on connection `c`, whose push has the data `x`."""
+    message = {"kind": "push_response", "status": "ok", "request_id": 1, "index": index}
+    answers = {"requested_at_ns": pushed_at, "request_byte_start": pushed_at, "data": b"x", "data_bytes": 1}
+    row = {"row_kind": "message", "stream_address": "s", "requester": "p", "connection_id": b"c", "direction": "server"}
+    row |= {"arrived_at_ns": at, "byte_start": at, "byte_end": at + 1}
+    for part, values in (("message", message), ("answers", answers | {"unsure": False})):
+        row[part] = values | {name: columns.pop(name) for name in list(columns) if name in {**values, "ignored": None}}
+    return row | columns
+
+
+def test_a_message_is_stored_twice_if_it_is_pushed_again_under_its_request_id(lake: Lake) -> None:
+    write(
+        lake,
+        "silver.ockam",
+        confirm(5, 10, 1),
+        confirm(6, 12, 4),
+        confirm(2_500_000_009, 13, 2_500_000_001),
+        # The stream confirmed one index again.
+        confirm(2_500_000_010, 10, 2_500_000_002),
+        # Other data, another id, publisher, stream or connection: each is a message of its own.
+        confirm(7, 20, 2, data=b""),
+        confirm(8, 21, 3, data=None),
+        confirm(9, 22, 3, data=None),
+        confirm(10, 23, 3, request_id=2),
+        confirm(11, 24, 3, requester="q"),
+        confirm(12, 25, 3, requester=None),
+        confirm(13, 26, 3, stream_address="t"),
+        confirm(14, 27, 3, connection_id=b"d"),
+        # Not stored, or not known to be what was pushed.
+        confirm(15, 28, 3, status="error"),
+        confirm(16, 29, 3, ignored="answers_nothing"),
+        confirm(17, 30, 3, unsure=True),
+    )
+    names = ("first_index", "index", "seconds_between", "pushed_after_confirm", "first_confirmed_at_ns")
+    found = rows(lake, "SELECT * FROM gold.ockam_duplicates ORDER BY arrived_at_ns")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (10, 12, 3e-9, False, 5),
+        (10, 13, 2.5, True, 5),
+    ]
+
+
+def test_empty_messages_are_stored_twice_too(lake: Lake) -> None:
+    write(lake, "silver.ockam", confirm(5, 0, 1, data=b"", data_bytes=0), confirm(6, 1, 2, data=b"", data_bytes=0))
+    (row,) = rows(lake, "SELECT first_index, data_bytes FROM gold.ockam_duplicates")
+    assert row == {"first_index": 0, "data_bytes": 0}
