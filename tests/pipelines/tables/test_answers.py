@@ -402,6 +402,152 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     assert len(taken) == len(undone) > 10
 
 
+HASHES = [bytes([number]) * 32 for number in range(250)]
+
+
+def feed(lake: Lake, *blocks: tuple[int, int | None], moves: list[tuple[int, int]], **columns: Any) -> None:
+    """Write the blocks of one branch: each (number, completed at), and when the head came to which block."""
+    batches = [
+        {"number": n, "block_hash": HASHES[n], "parent": HASHES[n - 1], "completed_at_ns": at, "arrived_at_ns": 1}
+        | {"status": "complete" if at else "incomplete"}
+        | columns.get(f"block_{n}", {})
+        for n, at in blocks
+    ]
+    updates = [
+        {"sequence": step, "head_number": number, "head_hash": HASHES[number], "arrived_at_ns": at}
+        for step, (at, number) in enumerate(moves)
+    ]
+    spans = []
+    first = min(number for number, _ in blocks)
+    for at, number in moves:
+        spans += [
+            {"number": each, "block_hash": HASHES[each], "valid_from_ns": at, "canonical": True}
+            for each in range(first, number + 1)
+        ]
+        first = max(first, number + 1)
+    write(lake, "gold.cardinal_batches_history", *batches)
+    write(lake, "gold.cardinal_chain_updates", *updates)
+    write(lake, "gold.cardinal_chain_history", *spans)
+
+
+def stalls(lake: Lake, *names: str) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row[name] for name in names)
+        for row in rows(lake, "SELECT * FROM gold.cardinal_stalls ORDER BY started_at_ns")
+    ]
+
+
+SPAN = ("head_number", "started_at_ns", "ended_at_ns", "waiting_blocks", "blocking_number")
+
+
+def test_the_head_stalls_while_a_complete_block_waits_for_one_that_is_not(lake: Lake) -> None:
+    lacking = [{"name": "state/", "messages": 2, "what": "messages"}]
+    feed(
+        lake,
+        *[(10, 5), (11, 40), (12, 20), (13, 30), (14, 50), (15, None), (16, 70), (17, 80)],
+        moves=[(5, 10), (40, 13), (50, 14)],
+        block_15={"missing": lacking},
+    )
+    write(
+        lake,
+        "silver.cardinal",
+        *(
+            {"row_kind": "message", "topic": topic, "partition": 2, "offset": offset}
+            | {"message": {"kind": kind, "block_hash": HASHES[number]}}
+            for topic, offset, kind, number in [
+                ("feed", 7, "batch", 15),
+                ("state", 0, "batch_msg", 15),
+                ("state", 9, "batch_msg", 15),
+                ("state", 10, "batch_msg", 16),
+                ("side", 1, "reorg", 15),
+            ]
+        ),
+    )
+    assert stalls(lake, *SPAN) == [(10, 20, 40, 2, 11), (14, 70, None, 2, 15)]
+    assert stalls(lake, "blocking_hash", "blocking_status") == [(HASHES[11], "complete"), (HASHES[15], "incomplete")]
+    (_, (missing, around)) = stalls(lake, "missing", "around")
+    assert missing == lacking
+    assert [tuple(each.values()) for each in around] == [("feed", 2, 7, 7), ("state", 2, 0, 9)]
+
+
+def test_a_block_that_never_came_is_named_by_its_child(lake: Lake) -> None:
+    feed(lake, (10, 5), (12, 20), moves=[(5, 10)])
+    message = {"row_kind": "message", "topic": "feed", "partition": 0, "offset": 3}
+    write(lake, "silver.cardinal", message | {"message": {"kind": "batch", "block_hash": HASHES[10]}})
+    ((block_hash, status, missing, around),) = stalls(lake, "blocking_hash", "blocking_status", "missing", "around")
+    assert (block_hash, status, missing) == (HASHES[11], None, None)
+    assert around == [{"topic": "feed", "partition": 0, "first_offset": 3, "last_offset": 3}]
+
+
+def test_a_block_without_a_batch_blocks_too_and_one_that_nobody_names_is_not_known(lake: Lake) -> None:
+    feed(
+        lake,
+        *[(10, 5), (12, 20), (11, None), (14, 30)],
+        moves=[(5, 10)],
+        block_11={"number": None, "parent": None, "missing": [{"name": "", "messages": 1, "what": "batch message"}]},
+    )
+    assert stalls(lake, *SPAN, "blocking_hash", "blocking_status") == [(10, 20, None, 2, 11, HASHES[11], "incomplete")]
+
+
+def test_no_block_stalls_the_head_that_it_cannot_move(lake: Lake) -> None:
+    """Blocks that came in order, below the head, refused, or incomplete themselves."""
+    feed(
+        lake,
+        *[(10, 5), (11, 20), (12, 30), (13, 40), (14, None), (15, None), (17, 60)],
+        moves=[(5, 10), (20, 11), (30, 12), (40, 13)],
+        block_17={"status": "refused"},
+    )
+    # Of a branch whose beginning never came.
+    side = {"number": 12, "block_hash": HASHES[200], "parent": HASHES[199], "status": "complete"}
+    schema = arrow_types.schema(all_tables()["gold.cardinal_batches_history"])
+    rows_of = pa.Table.from_pylist([GIVEN | side | {"completed_at_ns": 45, "arrived_at_ns": 44}], schema=schema)
+    write_deltalake(lake.table_path("gold.cardinal_batches_history"), rows_of, mode="append")
+    assert stalls(lake, *SPAN) == []
+
+
+@pytest.mark.property
+def test_stalls_are_the_times_at_which_a_complete_block_lacks_its_parent(lake: Lake) -> None:
+    random, batches, updates, spans, expected = Random(11), [], [], [], []
+    for seed in range(40):
+        source = {"source": f"s{seed}"}
+        # Block 0 is complete first; several may be complete at one time, and some never.
+        completed = {0: 1} | {n: random.choice([n + 1, random.randrange(2, 30), None]) for n in range(1, 15)}
+        batches += [
+            source
+            | {"number": n, "block_hash": HASHES[n], "parent": HASHES[n - 1], "arrived_at_ns": 1}
+            | {"status": "incomplete" if at is None else "complete", "completed_at_ns": at}
+            for n, at in completed.items()
+        ]
+        head, sequence, now = -1, 0, None
+        for at in range(1, 32):
+            done = {n for n, when in completed.items() if when is not None and when <= at}
+            moved = next(n for n in range(16) if n + 1 not in done)
+            spans += [
+                source | {"number": n, "block_hash": HASHES[n], "valid_from_ns": at, "canonical": True}
+                for n in range(head + 1, moved + 1)
+            ]
+            if moved != head:
+                head = moved
+                updates.append(
+                    source | {"sequence": sequence, "head_number": head, "head_hash": HASHES[head], "arrived_at_ns": at}
+                )
+                sequence += 1
+                if now:
+                    expected.append((*now[:3], at, now[3]))
+                now = None
+            if waiting := sum(n > head for n in done):
+                now = (source["source"], head, now[2] if now else at, waiting)
+        if now:
+            expected.append((*now[:3], None, now[3]))
+    write(lake, "gold.cardinal_batches_history", *batches)
+    write(lake, "gold.cardinal_chain_updates", *updates)
+    write(lake, "gold.cardinal_chain_history", *spans)
+    found = stalls(lake, "source", "head_number", "started_at_ns", "ended_at_ns", "waiting_blocks")
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {row[3] is None for row in found} == {True, False}
+    assert len(found) > 60
+
+
 # Bamboo
 
 
