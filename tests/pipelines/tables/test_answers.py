@@ -368,6 +368,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     random = Random(3)
     updates, spans = [], []
     chain: list[tuple[int, bytes, int]] = []
+    states: list[dict[bytes, bytes | None]] = []
     contents: dict[bytes, dict[bytes, bytes | None]] = {}
     undone: dict[tuple[int, bytes], tuple[bytes | None, bytes | None]] = {}
 
@@ -392,6 +393,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
                 updates.append({"block_hash": block_hash, "number": number, "key": key, "value": value})
                 updates[-1]["operation"] = "delete" if value is None else "set"
         undone |= {(at, key): (before[key], values().get(key)) for key in removed}
+        states.append(values())
     spans += [{"number": n, "block_hash": h, "valid_from_ns": since, "canonical": True} for n, h, since in chain]
     write(lake, "gold.cardinal_batch_updates", *updates)
     write(lake, "gold.cardinal_chain_history", *({"canonical": False} | span for span in spans))
@@ -400,6 +402,14 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     taken = rows(lake, "SELECT * FROM gold.cardinal_undo")
     assert {(row["removed_at_ns"], row["key"]): (row["before"], row["after"]) for row in taken} == undone
     assert len(taken) == len(undone) > 10
+    history = rows(lake, "SELECT * FROM gold.cardinal_values_history")
+    for at, state in enumerate(states, start=1):
+        held = [row for row in history if row["valid_from_ns"] <= at and (row["valid_to_ns"] or 99) > at]
+        assert {row["key"]: row["value"] for row in held} == state
+        assert len(held) == len(state)
+        assert all(row["deleted"] == (row["value"] is None) for row in held)
+    ends = [(row["key"], row["block_hash"], row["valid_to_ns"]) for row in history]
+    assert not {(row["key"], row["block_hash"], row["valid_from_ns"]) for row in history} & set(ends)
 
 
 HASHES = [bytes([number]) * 32 for number in range(250)]
@@ -546,6 +556,39 @@ def test_stalls_are_the_times_at_which_a_complete_block_lacks_its_parent(lake: L
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert {row[3] is None for row in found} == {True, False}
     assert len(found) > 60
+
+
+def test_a_block_below_the_head_that_comes_late_changes_what_no_later_block_changed(lake: Lake) -> None:
+    """One key is set to nothing, and a block sets and deletes one at once."""
+    change = {"operation": "set"}
+    write(
+        lake,
+        "gold.cardinal_batch_updates",
+        change | {"number": 1, "block_hash": b"1", "key": b"a", "value": b"1"},
+        change | {"number": 2, "block_hash": b"2", "key": b"a", "value": b"2"},
+        change | {"number": 2, "block_hash": b"2", "key": b"b", "value": b""},
+        change | {"number": 3, "block_hash": b"3", "key": b"a", "value": b"3"},
+        change | {"number": 3, "block_hash": b"3", "key": b"b", "operation": "delete"},
+        change | {"number": 3, "block_hash": b"3", "key": b"c", "operation": "delete"},
+        change | {"number": 3, "block_hash": b"3", "key": b"c", "value": b"c"},
+        change | {"number": 4, "block_hash": b"4", "key": b"a", "value": b"4"},
+    )
+    spans = ((1, 1, None), (3, 5, 20), (2, 9, None), (4, 7, 7))
+    write(
+        lake,
+        "gold.cardinal_chain_history",
+        *({"block_hash": b"%d" % n, "number": n, "valid_from_ns": f, "valid_to_ns": t} for n, f, t in spans),
+    )
+    names = ("key", "value", "deleted", "valid_from_ns", "valid_to_ns")
+    found = rows(lake, f"SELECT {', '.join(names)} FROM gold.cardinal_values_history ORDER BY key, valid_from_ns")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (b"a", b"1", False, 1, 5),
+        (b"a", b"3", False, 5, 20),
+        (b"a", b"2", False, 20, None),
+        (b"b", None, True, 5, 20),
+        (b"b", b"", False, 20, None),
+        (b"c", b"c", False, 5, 20),
+    ]
 
 
 # Bamboo
