@@ -238,8 +238,8 @@ def test_the_oldest_unacked_message_is_that_of_the_session(lake: Lake, dialect: 
         *(progress(each["connection_id"]) | {"program_name": f"p{number}"} for number, each in enumerate(sessions)),
     )
     write(lake, "silver.wallaroo", *frames)
-    names = ("program_name", "oldest_unacked_id", "unacked_since_ns", "unacked", "eos_drift")
-    assert sorted(stuck(lake, *names)) == sorted(expected)
+    shown = ("program_name", "oldest_unacked_id", "unacked_since_ns", "unacked", "eos_drift")
+    assert sorted(stuck(lake, *shown)) == sorted(expected)
     assert len(expected) > 20
 
 
@@ -517,18 +517,21 @@ def test_no_block_stalls_the_head_that_it_cannot_move(lake: Lake) -> None:
 
 @pytest.mark.property
 def test_stalls_are_the_times_at_which_a_complete_block_lacks_its_parent(lake: Lake) -> None:
-    random, batches, updates, spans, expected = Random(11), [], [], [], []
+    random, batches, updates, spans = Random(11), list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    expected: list[tuple[Any, ...]] = []
     for seed in range(40):
-        source = {"source": f"s{seed}"}
+        source: dict[str, Any] = {"source": f"s{seed}"}
         # Block 0 is complete first; several may be complete at one time, and some never.
-        completed = {0: 1} | {n: random.choice([n + 1, random.randrange(2, 30), None]) for n in range(1, 15)}
+        completed: dict[int, int | None] = {n: random.choice([n + 1, random.randrange(2, 30), None]) for n in range(15)}
+        completed[0] = 1
         batches += [
             source
             | {"number": n, "block_hash": HASHES[n], "parent": HASHES[n - 1], "arrived_at_ns": 1}
             | {"status": "incomplete" if at is None else "complete", "completed_at_ns": at}
             for n, at in completed.items()
         ]
-        head, sequence, now = -1, 0, None
+        head, sequence = -1, 0
+        now: tuple[str, int, int, int] | None = None
         for at in range(1, 32):
             done = {n for n, when in completed.items() if when is not None and when <= at}
             moved = next(n for n in range(16) if n + 1 not in done)
@@ -612,10 +615,15 @@ def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
 
 def confirm(at: int, index: int, pushed_at: int, **columns: Any) -> dict[str, Any]:
     """A PushConfirm of request 1 to stream `s` by publisher `p` on connection `c`, whose push has the data `x`."""
-    message = {"kind": "push_response", "status": "ok", "request_id": 1, "index": index}
-    answers = {"requested_at_ns": pushed_at, "request_byte_start": pushed_at, "data": b"x", "data_bytes": 1}
-    row = {"row_kind": "message", "stream_address": "s", "requester": "p", "connection_id": b"c", "direction": "server"}
-    row |= {"arrived_at_ns": at, "byte_start": at, "byte_end": at + 1}
+    message: dict[str, Any] = {"kind": "push_response", "status": "ok", "request_id": 1, "index": index}
+    answers: dict[str, Any] = {
+        "requested_at_ns": pushed_at,
+        "request_byte_start": pushed_at,
+        "data": b"x",
+        "data_bytes": 1,
+    }
+    row: dict[str, Any] = {"row_kind": "message", "stream_address": "s", "requester": "p", "connection_id": b"c"}
+    row |= {"direction": "server", "arrived_at_ns": at, "byte_start": at, "byte_end": at + 1}
     for part, values in (("message", message), ("answers", answers | {"unsure": False})):
         row[part] = values | {name: columns.pop(name) for name in list(columns) if name in {**values, "ignored": None}}
     return row | columns
