@@ -37,7 +37,9 @@ def served(command: str) -> Iterator[str]:
     program = "from wirehouse_orchestration.cli.command import main; main()"
     with started([sys.executable, "-u", "-c", program, command], stdout=subprocess.PIPE) as process:
         assert process.stdout
-        yield next(found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        yield next(
+            found[1] for line in process.stdout if (found := re.search(r" is at (http://127\.0\.0\.1:\d+)", line))
+        )
         process.terminate()
         process.wait()
 

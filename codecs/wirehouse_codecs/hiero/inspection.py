@@ -23,7 +23,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
 from wirehouse_codecs.hiero.rules import PROTOCOL
 from wirehouse_codecs.hiero.wire import grpc
-from wirehouse_codecs.hiero.wire.http2 import PREFACE
+from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
 from wirehouse_codecs.hiero.wire.messages import shape_of
 from wirehouse_codecs.logs import files, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected

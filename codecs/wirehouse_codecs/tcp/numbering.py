@@ -51,6 +51,7 @@ class Numbering(SideState):
             ahead = distance(sequence, self.expected)
             self._opening = in_middle and 0 < ahead < WINDOW_BYTES
             self.assumed = not 0 <= ahead < WINDOW_BYTES
+        self.may_lack_beginning = self.may_lack_beginning or self.expected == UNKNOWN or self.assumed
         self.begin(sequence)
 
     def begin_before(self, held: Sequence[tuple[int, int]], *, in_middle: bool) -> None:
@@ -70,6 +71,7 @@ class Numbering(SideState):
             # As in `begin_with_bytes`.
             self.begin(self._sent_from)
         elif lowest < 0:
+            self.may_lack_beginning = True
             self.begin(start)
 
     def begin_to_send(self, sequence: int) -> None:
@@ -102,6 +104,7 @@ class Numbering(SideState):
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
         self.begin(sequence)
+        self.may_lack_beginning = sequence != self.expected
         ahead = distance(self.expected, sequence)
         if not self.next_byte and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
             # What waits came before it, and was numbered by less.

@@ -398,7 +398,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
     ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    # What the other side said first may acknowledge less, and come late.
+    # What the other side sent first may acknowledge less, and come late.
     is_early = connection.has_syn and ours.assumed and not ours.has_begun and theirs.lacks_beginning
     if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
         return False
@@ -503,6 +503,8 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     if is_other:
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
+    if connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected:
+        theirs.may_lack_beginning = False
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
         events += theirs.pass_uncaptured(place)

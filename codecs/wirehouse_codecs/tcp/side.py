@@ -239,6 +239,7 @@ _NUMBERS: Final = (
     "_other_assumed",
     "_is_heard",
     "assumed",
+    "may_lack_beginning",
     "_opening",
     "_sent_from",
     "unproven",

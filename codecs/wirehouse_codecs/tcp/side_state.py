@@ -70,6 +70,9 @@ class SideState:
     _is_heard: bool = False
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own differs yet.
     assumed: bool = False
+    #: Neither its SYN nor what the other side acknowledged before its own first byte says where its bytes begin: there
+    #: may be some before the first ones that were captured.
+    may_lack_beginning: bool = True
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.

@@ -22,6 +22,7 @@ from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import change, read, serve
 from wirehouse_orchestration.cli.context import Context, json_option, pass_context
+from wirehouse_orchestration.cli.exports import Exports
 from wirehouse_orchestration.cli.simulate import Simulators
 from wirehouse_orchestration.terminal import render
 
@@ -61,6 +62,11 @@ def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> Non
 @cli.command(cls=Simulators)
 def simulate() -> None:
     """Write a simulated stream, legal or with a named fault."""
+
+
+@cli.command(cls=Exports)
+def export() -> None:
+    """Write what the lake knows in a protocol's own form of file."""
 
 
 @cli.command()

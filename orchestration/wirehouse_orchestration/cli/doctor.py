@@ -36,6 +36,7 @@ LEAST_MEMORY_BYTES = 4 << 30
 #: The default ports of commands.
 PORTS = {
     ports.UI: "`wirehouse ui` takes a free one instead",
+    ports.METRICS: "`wirehouse ui` takes a free one for /metrics instead",
     ports.DASHBOARD: "`wirehouse dashboard` takes a free one instead",
     ports.SUPERSET: "name another for `make superset` by SUPERSET_PORT",
     ports.SQL: "name another with `wirehouse sql-server --port`",

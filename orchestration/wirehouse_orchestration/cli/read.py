@@ -168,8 +168,8 @@ def rules(protocol: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "first", metavar="WINDOW", help="First window [the first].")
-@click.option("--to", "last", metavar="WINDOW", help="Last window, included [the last].")
+@click.option("--from", "first", metavar="TIME", help="Begin, such as 2026-11-14T22:10 or -15m [the first window].")
+@click.option("--to", "last", metavar="TIME", help="End, included, such as 2026-11-14 [the last window].")
 @click.option("--source", metavar="NAME", help="Only this source.")
 @click.option(
     "--out",
@@ -181,7 +181,7 @@ def rules(protocol: str | None, as_json: bool) -> None:
 @json_option
 @pass_context
 def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path, as_json: bool) -> None:
-    """Write the dashboards as one HTML file. It covers a range of windows, with findings and evidence."""
+    """Write the dashboards as one HTML file. It covers a range of time, with findings and evidence."""
     from wirehouse_orchestration.dashboards.answers import Span
     from wirehouse_orchestration.dashboards.boards import boards
     from wirehouse_orchestration.dashboards.report import report as render_report

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), help=f"Port on this machine [{ports.UI}, else a free one].")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help=f"Port of /metrics for Prometheus [{ports.METRICS}, else a free one].",
+)
 @pass_context
-def ui(context: Context, port: int | None) -> None:
-    """Serve Dagster's UI on this machine. Schedules and sensors are on until Ctrl-C."""
+def ui(context: Context, port: int | None, metrics_port: int | None) -> None:
+    """Serve Dagster's UI and /metrics on this machine. Schedules and sensors are on until Ctrl-C."""
     from wirehouse_orchestration.dagster.ui import serve
+    from wirehouse_orchestration.dashboards import metrics
 
     file = context.file_or_demo()
-    serve(config.load(file), file, port, click.echo)
+    lake = config.load(file)
+    with metrics.serving(lake, metrics_port, click.echo):
+        serve(lake, file, port, click.echo)
 
 
 @click.command()

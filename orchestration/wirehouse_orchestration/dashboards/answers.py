@@ -1,4 +1,4 @@
-"""Runs the SQL of a chart for a range of windows, without a JVM."""
+"""Runs the SQL of a chart for a range of time, without a JVM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -30,6 +31,12 @@ STEPS: Final = tuple(
     [number * unit for unit in (10**6, 10**7, 10**8) for number in (1, 2, 5)]
     + [seconds * 10**9 for seconds in (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)]
 )
+_AGO: Final = re.compile(r"-([0-9]{1,6})([smhd])")
+_UNITS: Final = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+_MOMENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(\.[0-9]{1,6})?)?)?)?")
+#: Nanoseconds of what a time of so many characters names.
+_WIDTHS: Final = {10: _UNITS["d"], 13: _UNITS["h"], 16: _UNITS["m"], 19: _UNITS["s"]}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 _LIMIT: Final = re.compile(r"\bLIMIT ([0-9]+)\b")
 #: Words of the boards' SQL that DataFusion has its own way for.
@@ -43,22 +50,48 @@ class SpanError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range of time: its first and its last nanosecond, None where it is open, and the windows that they lie in."""
+
+    begin_ns: int | None
+    end_ns: int | None
+    first: str | None
+    last: str | None
+    #: It is made of whole windows.
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """A requested range of windows, both ends included, and a source; None for all."""
+    """A requested range of time, both ends included, and a source; None for all.
+
+    An end is a day, an hour, a minute, a second or a part of one, in UTC and as wide as it is written: `2026-11-14`,
+    `2026-11-14T22`, `2026-11-14T22:10`. Windows are named in this way. `-15m` is the moment 15 minutes ago.
+    """
 
     first: str | None = None
     last: str | None = None
     source: str | None = None
 
-    def check(self, lake: Lake) -> None:
-        """Raise an error, with what to do, if it is none of the lake's."""
-        for window in (self.first, self.last):
-            if window:
-                lake.windows.parse(window)
-        if self.first and self.last and self.first > self.last:
-            raise SpanError(reason=f"the first window, {self.first}, is after the last, {self.last}")
-        if self.source and self.source not in lake.names:
-            raise SpanError(reason=f"there is no source {self.source!r}, only {', '.join(sorted(lake.names))}")
+    def check(self, lake: Lake, protocol: str | None = None) -> None:
+        """Raise an error, with what to do, if it is none of the lake's, or its source is of another protocol."""
+        bounds = self.bounds(lake)
+        if bounds.begin_ns is not None and bounds.end_ns is not None and bounds.begin_ns > bounds.end_ns:
+            raise SpanError(reason=f"the range begins at {self.first}, after its end, {self.last}")
+        known = names_of(lake, protocol)
+        if self.source and self.source not in known:
+            of = f" of {protocol}" if protocol else ""
+            raise SpanError(reason=f"there is no source {self.source!r}{of}, only {', '.join(sorted(known)) or 'none'}")
+
+    def bounds(self, lake: Lake) -> Bounds:
+        """It as nanoseconds and as windows. Raises SpanError if an end can't be read."""
+        windows = lake.windows
+        begin = _moment(self.first)[0] if self.first else None
+        end = _moment(self.last)[1] if self.last else None
+        first = None if begin is None else windows.of(begin)
+        last = None if end is None else windows.of(end)
+        whole = (first is None or windows.start_ns(first) == begin) and (last is None or windows.end_ns(last) == end)
+        return Bounds(begin, end, first, last, whole)
 
     def check_data(self, lake: Lake) -> None:
         """Raise an error if it has no window; it names those that there are. If that can't be asked charts say so."""
@@ -71,10 +104,17 @@ class Span:
         known = f"the lake has {row['first']} to {row['last']}" if row["windows"] else "the lake has no window"
         raise SpanError(reason=f"there is no window with data in {self}: {known}")
 
-    def condition(self, lake: Lake) -> str:
-        """It as SQL. What several sources saw together has the name of their service as its source."""
-        parts = [f"window_start >= '{self.first}'"] if self.first else []
-        parts += [f"window_start <= '{self.last}'"] if self.last else []
+    def condition(self, lake: Lake, time_column: str | None = None) -> str:
+        """It as SQL. What several sources saw together has the name of their service as its source.
+
+        If the span isn't whole windows, rows with a time count by it. A row may be in a later window than its time.
+        """
+        bounds = self.bounds(lake)
+        timed = time_column and not bounds.whole
+        parts = [f"window_start >= '{bounds.first}'"] if bounds.first else []
+        parts += [f"window_start <= '{bounds.last}'"] if bounds.last and not timed else []
+        parts += [f"{time_column} >= {bounds.begin_ns}"] if bounds.first and timed else []
+        parts += [f"{time_column} <= {bounds.end_ns}"] if bounds.last and timed else []
         if self.source:
             own = {name for one in lake.sources_of(self.source) for name in (one.name, one.service)}
             parts.append(f"source IN ({', '.join(sorted(_quoted(name) for name in own))})")
@@ -87,12 +127,42 @@ class Span:
         return urlencode({name: value for name, value in asked.items() if value})
 
     def __str__(self) -> str:
-        windows = {self.first, self.last} - {None}
-        text = "all windows"
-        if windows:
-            same = len(windows) == 1 and self.first == self.last
-            text = f"window {self.first}" if same else f"windows {self.first or '…'} to {self.last or '…'}"
+        match self.first, self.last:
+            case None, None:
+                text = "all windows"
+            case first, None:
+                text = f"{first} and later"
+            case None, last:
+                text = f"{last} and earlier"
+            case first, last:
+                text = str(first) if first == last else f"{first} to {last}"
         return f"{text} of {self.source}" if self.source else text
+
+
+def _moment(text: str) -> tuple[int, int]:
+    """The first and the last nanosecond of what `text` names."""
+    if found := _AGO.fullmatch(text):
+        at = time.time_ns() - int(found[1]) * _UNITS[found[2]]
+        return _in_range(at), _in_range(at)
+    found = _MOMENT.fullmatch(text)
+    try:
+        begin = datetime.fromisoformat(text).replace(tzinfo=UTC) if found else None
+    except ValueError:
+        begin = None
+    if found is None or begin is None:
+        raise SpanError(
+            reason=f"{text!r} is no time: write it as 2026-11-14, 2026-11-14T22, 2026-11-14T22:10 or "
+            "2026-11-14T22:10:05.5 (UTC), or as -15m for 15 minutes ago (s, m, h, d)"
+        )
+    at = (begin - _EPOCH) // timedelta(microseconds=1) * 1000
+    digits = (found[1] or "").lstrip(".")
+    width = 10 ** (9 - len(digits)) if digits else _WIDTHS[len(text)]
+    return _in_range(at), _in_range(at + width - 1)
+
+
+def _in_range(at_ns: int) -> int:
+    """A time that columns can hold."""
+    return min(max(at_ns, 0), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +176,8 @@ class Answer:
     error: str | None = None
     #: The statement as it was run.
     statement: str = ""
+    #: The windows that it counts whole, although a finer range was asked for; None if it has the range.
+    coarse: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +210,12 @@ class Evidence:
 def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
     """The result of the chart's SQL. Errors are returned in `error`."""
     found = _asked(lake, lambda: statement(lake, chart, chart.sql, span), MOST_DRAWN)
-    return found if found.cut else replace(found, cut=_first(chart, found.rows))
+    return replace(found, cut=found.cut or _first(chart, found.rows), coarse=_coarse(lake, chart, span))
+
+
+def _coarse(lake: Lake, chart: Chart, span: Span) -> str | None:
+    bounds = span.bounds(lake)
+    return None if bounds.whole or chart.rows.time else str(Span(bounds.first, bounds.last))
 
 
 def _first(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -177,10 +254,10 @@ def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
 
 def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     """The SQL `text` of the chart, with its placeholders replaced, so that `wirehouse sql` runs it too."""
-    words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
+    words = {"span": span.condition(lake, chart.rows.time), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
-    text, last = written(text, words), span.last
+    text, last = written(text, words), span.bounds(lake).last
     return NAMED.sub(lambda found: _until(found[0], last), text) if last else text
 
 
@@ -207,8 +284,9 @@ def step(lake: Lake, protocol: str | None, span: Span) -> int:
     ).to_pylist()[0]
     first, last = row["first"] or 0, row["last"] or 0
     # Captures may begin before the span and go on after it.
-    first = max(first, lake.windows.start_ns(span.first)) if span.first else first
-    last = min(last, lake.windows.end_ns(span.last)) if span.last else last
+    bounds = span.bounds(lake)
+    first = max(first, bounds.begin_ns or 0)
+    last = last if bounds.end_ns is None else min(last, bounds.end_ns)
     return next((width for width in STEPS if width >= (last - first) / BUCKETS), STEPS[-1])
 
 
@@ -241,10 +319,16 @@ def windows(lake: Lake) -> list[str]:
     return _column(lake, "window_start")
 
 
-def sources(lake: Lake) -> list[str]:
-    """The sources that have data."""
-    names = lake.names
+def sources(lake: Lake, protocol: str | None) -> list[str]:
+    """The sources of the protocol, or of all, that have data."""
+    names = names_of(lake, protocol)
     return [name for name in _column(lake, "source") if name in names]
+
+
+def names_of(lake: Lake, protocol: str | None) -> set[str]:
+    """The names of the protocol's sources and of their services; of all if None."""
+    of = (source for source in lake.sources if protocol in (None, source.protocol))
+    return {name for source in of for name in (source.name, source.service)}
 
 
 def silent(lake: Lake) -> list[str]:

@@ -2,7 +2,7 @@
 
 The SQL of a chart is what `wirehouse sql` and Spark both take, with words of its own:
 
-- `{span}`: the condition on source and windows that was asked for. Every SELECT from a table has it.
+- `{span}`: the condition on source and range of time that was asked for. Every SELECT from a table has it.
 - `{step}`: nanoseconds of a bucket of time, as wide as the range asks for.
 - `{now_ns}`: the time now, nanoseconds since 1970 UTC.
 - `{hex:COLUMN}`: a binary column as lower-case hex, which the two engines write differently.
@@ -72,6 +72,8 @@ class Rows(_Strict):
     columns: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
     order: Text
     where: Text | None = None
+    #: The column, nanoseconds, by which rows count in a range of time, here and in the chart's SQL; else in windows.
+    time: Name | None = None
 
     @property
     def names(self) -> list[str]:
@@ -98,6 +100,8 @@ class Rows(_Strict):
             raise ValueError(f"there is no table {self.table}")
         if "capture_id" not in {column.name for column in table.columns}:
             raise ValueError(f"{self.table} has no column capture_id, so its rows can't be traced")
+        if self.time and self.time not in {column.name for column in table.columns}:
+            raise ValueError(f"{self.table} has no column {self.time}")
         return self
 
 
@@ -132,6 +136,13 @@ class Chart(_Strict):
         size = self.color if self.type == "heat" else self.x if self.y and self.y.unit is None else self.y
         summed = size if self.type in ("bar", "heat") else None
         return [value.field for value in self.shown if value.field in self.rows.names and value is not summed]
+
+    @property
+    def timeline(self) -> str | None:
+        """The field of its drawing by which a part of the x axis is a range of time."""
+        if self.x and self.x.kind == "time":
+            return f"{self.x.field}_time"
+        return "window_start" if self.x and self.x.field == "window_start" else None
 
     @model_validator(mode="after")
     def _complete(self) -> Chart:
@@ -198,9 +209,20 @@ class Incidents(_Strict):
                 table=self.table,
                 columns=(*columns, "window_start", "message"),
                 where="severity <> 'note'",
+                time="arrived_at_ns",
                 order=f"{worst}, arrived_at_ns DESC, rule",
             ),
         )
+
+
+class Metric(_Strict):
+    """A metric of `/metrics` about a protocol: a number for each source."""
+
+    #: Without the prefix that all have.
+    name: Name
+    help: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\.$")]
+    #: A SELECT of `source` and `value`. A source without what is counted has 0.
+    sql: Text
 
 
 class Board(_Strict):
@@ -209,9 +231,15 @@ class Board(_Strict):
     title: Text
     question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
     incidents: Incidents
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Chart, ...], Field(min_length=1, strict=False, alias="charts")]
     #: The name of its file.
     name: Name
+
+    @property
+    def protocol(self) -> str | None:
+        """The protocol that it is about; None of the overview."""
+        return None if self.name == FIRST else self.name
 
     @property
     def charts(self) -> tuple[Chart, ...]:

@@ -6,6 +6,7 @@ The libraries come from the package vl-convert-python, which carries them: nothi
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -30,8 +31,6 @@ HEIGHT: Final = 240
 BAR_STEP: Final = 20
 LABEL_PIXELS: Final = 240
 TICKS: Final = 8
-#: More entries of a legend than these are left out.
-LEGEND: Final = 12
 SVG_WIDTH: Final = 760
 #: Room around an SVG: whoever shows it may have wider letters.
 SVG_PADDING: Final = {"left": 40, "top": 5, "right": 20, "bottom": 5}
@@ -39,7 +38,8 @@ SVG_PADDING: Final = {"left": 40, "top": 5, "right": 20, "bottom": 5}
 MOST_WINDOWS: Final = 200
 
 _MARKS: Final[Mapping[str, Spec]] = {
-    "bar": {"type": "bar", "cornerRadiusEnd": 2},
+    # Without rounded corners: for these Vega-Lite puts each stack in a group, and a brush begun on one is misplaced.
+    "bar": {"type": "bar"},
     "line": {"type": "line", "point": {"size": 30}, "strokeWidth": 2},
     "steps": {"type": "line", "interpolate": "step-after", "point": {"size": 14}, "strokeWidth": 1.5},
     "points": {"type": "point", "filled": True, "size": 36, "opacity": 0.75},
@@ -48,28 +48,32 @@ _MARKS: Final[Mapping[str, Spec]] = {
 #: Values whose colour says what they mean.
 _MEANINGS: Final = {
     "violation": "#d64550",
-    "warning": "#e39b2d",
+    "warning": "#c77f12",
     "note": "#5b8def",
     "complete": "#35a67c",
-    "incomplete": "#e39b2d",
+    "incomplete": "#c77f12",
     "refused": "#d64550",
     "verified": "#35a67c",
-    "signed only": "#e39b2d",
+    "signed only": "#c77f12",
     "missing": "#7d879c",
     "invalid": "#d64550",
-    "unknown": "#e39b2d",
+    "unknown": "#c77f12",
 }
-_PALETTE: Final = ("#4c78d8", "#35a67c", "#e39b2d", "#a463d1", "#d64550", "#2ba6b8", "#c5608f", "#8a9a3b", "#7d879c")
+_PALETTE: Final = ("#4c78d8", "#35a67c", "#c77f12", "#a463d1", "#d64550", "#2496a8", "#c5608f", "#8a9a3b", "#7d879c")
 #: How moments are written, by what changes from one tick to the next.
 _CLOCK: Final = {
     "year": "%Y",
+    "quarter": "%Y-%m",
     "month": "%Y-%m",
+    "week": "%m-%d",
     "date": "%m-%d",
     "hours": "%H:%M",
     "minutes": "%H:%M",
     "seconds": "%H:%M:%S",
     "milliseconds": "%H:%M:%S.%L",
 }
+#: From none to most, so that most stands out from the background.
+_RAMPS: Final = {"light": ("#dce7fb", "#1d4796"), "dark": ("#26344f", "#a9c4ff")}
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 
 
@@ -79,7 +83,7 @@ def spec(chart: Chart, rows: Rows) -> Spec:
     assert chart.y
     lies = chart.type == "heat" or (chart.type == "bar" and chart.y.unit is None)
     encoding: Spec = {
-        "x": _position(chart, chart.x, rows, measured=lies and chart.type == "bar"),
+        "x": _position(chart, chart.x, rows, measured=lies and chart.type == "bar", beside=lies),
         "y": _position(chart, chart.y, rows, measured=not lies, above=lies),
         "tooltip": [_told(value) for value in chart.shown],
     }
@@ -98,11 +102,15 @@ def spec(chart: Chart, rows: Rows) -> Spec:
     }
 
 
-def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: bool = False) -> Spec:
-    """An axis. Its title is `above` it if labels may be long."""
+def _position(
+    chart: Chart, value: Value, rows: Rows, *, measured: bool, above: bool = False, beside: bool = False
+) -> Spec:
+    """An axis. Its title is `above` it if labels may be long, and ends with it `beside` such labels."""
     axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS, "tickCount": TICKS}
     if above:
         axis |= {"titleAngle": 0, "titleAlign": "right", "titleAnchor": "start", "titleX": -6, "titleY": -8}
+    if beside:
+        axis |= {"titleAlign": "right", "titleAnchor": "end"}
     if value.kind == "time":
         axis |= {"format": _CLOCK, "title": f"{value.label}{_days(value, rows)}"}
         return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
@@ -165,12 +173,18 @@ def _told(value: Value) -> Spec:
 def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
     coloured = {"field": value.field, "type": "nominal"}
     if value.unit:
-        scale: Spec = {"scheme": "blues", "zero": True}
+        scale: Spec = {"zero": True}
         return coloured | {"type": "quantitative", "legend": {"title": value.label}, "scale": scale}
-    legend = {"title": value.label, "orient": "bottom", "columns": 3, "symbolLimit": LEGEND, "labelLimit": 150}
+    legend = {"title": value.label, "orient": "bottom", "columns": 3, "labelLimit": 150}
     present = list(dict.fromkeys(row[value.field] for row in rows))
     known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
     scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
+    if len(present) > len(_PALETTE):
+        # No two have one colour, but for the rarest: these are all grey.
+        most = [name for name, _ in Counter(row[value.field] for row in rows).most_common(len(_PALETTE) - 1)]
+        scale = {"domain": most + [name for name in present if name not in most], "range": [*_PALETTE[:-1]]}
+        scale["range"] += [_PALETTE[-1]] * (len(present) - len(most))
+        legend |= {"title": f"{value.label}; grey: {len(present) - len(most)} others", "values": most}
     return coloured | {"legend": legend, "scale": scale}
 
 
@@ -181,7 +195,7 @@ def config(theme: str) -> Spec:
     return {
         "background": "transparent",
         "font": font,
-        "range": {"category": list(_PALETTE)},
+        "range": {"category": list(_PALETTE), "heatmap": list(_RAMPS[theme])},
         "axis": {
             "labelColor": faint,
             "titleColor": faint,

@@ -1,4 +1,7 @@
-"""`/metrics` of `wirehouse dashboard`: the state of a lake for Prometheus, read at each scrape, without a JVM.
+"""`/metrics` of `wirehouse dashboard` and `wirehouse ui`: the state of a lake for Prometheus, read at each scrape.
+
+`wirehouse dashboard` serves it beside its boards. Dagster's server has no place for it, so `wirehouse ui` serves it on
+a port of its own. Neither needs a JVM.
 
 All metrics are gauges, because rows of a lake can be recomputed or forgotten. Times are seconds since 1970, as is usual
 in Prometheus: `time() - wirehouse_newest_window_end_seconds` is an age.
@@ -6,15 +9,27 @@ in Prometheus: `time() - wirehouse_newest_window_end_seconds` is an age.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import uvicorn
 from dagster import DagsterRunStatus, RunsFilter
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
+from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_orchestration.dagster.instance import shared_instance
+from wirehouse_orchestration.dashboards.boards import boards
+from wirehouse_orchestration.servers import ports
 from wirehouse_pipelines.delta import ledger
 from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake
@@ -33,6 +48,39 @@ def text(lake: Lake) -> bytes:
     return generate_latest(registry)
 
 
+def response(lake: Lake) -> Response:
+    """The answer to a scrape. Raises WirehouseError if the lake can't be read."""
+    return Response(text(lake), media_type=CONTENT_TYPE_LATEST)
+
+
+def application(lake: Lake) -> Starlette:
+    """A web application with nothing but `/metrics`."""
+
+    def refused(_: Request, error: Exception) -> Response:
+        return PlainTextResponse(str(error), 500)
+
+    # Another site's name that leads to this machine is not let in.
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[ports.HOST, "localhost"])
+    routes = [Route("/metrics", lambda _: response(lake))]
+    return Starlette(routes=routes, middleware=[hosts], exception_handlers={WirehouseError: refused})
+
+
+@contextmanager
+def serving(lake: Lake, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Serve `/metrics` of `lake` in a thread during the block. Raises PortTakenError."""
+    with ports.taken(port, ports.METRICS) as listening:
+        listening.listen()
+        server = uvicorn.Server(uvicorn.Config(application(lake), log_level="warning", access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        say(f"metrics for Prometheus are at http://{ports.HOST}:{listening.getsockname()[1]}/metrics")
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 class _OfLake(Collector):
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -43,6 +91,7 @@ class _OfLake(Collector):
         yield _newest(self._lake, landed)
         yield _gauge("stale_windows", "Windows that the next run computes.", "job", _stale(self._lake))
         yield _findings(self._lake)
+        yield from _of_boards(self._lake)
         yield from _last_run(self._lake)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -65,14 +114,18 @@ def _landed(landed: list[Manifest]) -> Iterator[GaugeMetricFamily]:
     yield captures
     records: Counter[str] = Counter()
     unreadable: Counter[str] = Counter()
-    size: Counter[str] = Counter()
+    size: Counter[tuple[str, str]] = Counter()
     for each in landed:
         records[each.source] += each.records
         unreadable[each.source] += each.unreadable_records
-        size[each.source] += each.size_bytes
+        size[each.source, each.status] += each.size_bytes
     yield _gauge("landed_records", "Records of captures.", "source", dict(records))
     yield _gauge("unreadable_records", "Records that landing kept as bytes.", "source", dict(unreadable))
-    yield _gauge("capture_bytes", "Size of captures as they were given, bytes.", "source", dict(size))
+    given = "Size of captures as they were given, bytes."
+    sizes = GaugeMetricFamily("wirehouse_capture_bytes", given, labels=["source", "status"])
+    for (source, status), count in sorted(size.items()):
+        sizes.add_metric([source, status], count)
+    yield sizes
 
 
 def _newest(lake: Lake, landed: list[Manifest]) -> GaugeMetricFamily:
@@ -104,6 +157,13 @@ def _findings(lake: Lake) -> GaugeMetricFamily:
     for row in sql.rows(lake, _FINDINGS).to_pylist():
         family.add_metric([row["protocol"], row["rule"], row["severity"]], row["findings"])
     return family
+
+
+def _of_boards(lake: Lake) -> Iterator[GaugeMetricFamily]:
+    """The metrics that boards define."""
+    for metric in (metric for board in boards().values() for metric in board.metrics):
+        values = {row["source"]: row["value"] for row in sql.rows(lake, metric.sql).to_pylist()}
+        yield _gauge(metric.name, metric.help, "source", values)
 
 
 def _last_run(lake: Lake) -> Iterator[GaugeMetricFamily]:

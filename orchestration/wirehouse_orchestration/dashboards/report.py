@@ -1,4 +1,4 @@
-"""`wirehouse report`: writes the boards for a range of windows to one HTML file, for mail and archives.
+"""`wirehouse report`: writes the boards for a range of time to one HTML file, for mail and archives.
 
 The file is self-contained: charts are SVG, and there are no scripts. It lists findings with the sentence of their rule,
 the first rows, and the bytes behind the first row.

@@ -6,10 +6,10 @@ import io
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -37,6 +37,10 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 _TYPES: Final = {"css": "text/css", "js": "text/javascript"}
+#: How often a page asks again: the value in its URL, and what it is called.
+REFRESH: Final = {"10": "10 s", "60": "1 min"}
+#: Ranges up to now that a page offers: the value in its URL, and what it is called.
+RECENT: Final = {"-15m": "15 min", "-1h": "1 h", "-1d": "1 day", "-7d": "7 days", "-30d": "30 days", None: "all"}
 
 
 def application(lake: Lake) -> Starlette:
@@ -73,7 +77,7 @@ class _Shown:
     def board(self, request: Request) -> Response:
         board, span = _board(request), self._span(request)
         silent = answers.silent(self._lake) if board.name == FIRST else []
-        return self._page("board.html", span, board=board, silent=silent)
+        return self._page("board.html", request, span, board=board, silent=silent)
 
     def card(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)
@@ -83,9 +87,8 @@ class _Shown:
         board, chart, span = _board(request), _chart(request), self._span(request)
         only = {name: request.query_params[name] for name in chart.clickable if name in request.query_params}
         behind = answers.evidence(self._lake, chart, span, only)
-        return self._page(
-            "chart.html", span, board=board, chart=chart, only=only, behind=behind, **self._answer(chart, span)
-        )
+        given = self._answer(chart, span)
+        return self._page("chart.html", request, span, board=board, chart=chart, only=only, behind=behind, **given)
 
     def trace(self, request: Request) -> Response:
         table, key = request.query_params.get("table", ""), request.query_params.get("key", "")
@@ -95,10 +98,10 @@ class _Shown:
         except WirehouseError as failed:
             error = str(failed)
         row = answers.Traced({}, table, key)
-        return self._page("trace.html", Span(), row=row, text=out.getvalue(), error=error)
+        return self._page("trace.html", request, Span(), row=row, text=out.getvalue(), error=error)
 
     def metrics(self, _: Request) -> Response:
-        return Response(metrics.text(self._lake), media_type=CONTENT_TYPE_LATEST)
+        return metrics.response(self._lake)
 
     def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
         answer = answers.answer(self._lake, chart, span)
@@ -109,14 +112,29 @@ class _Shown:
     def _span(self, request: Request) -> Span:
         asked = request.query_params
         span = Span(asked.get("from") or None, asked.get("to") or None, asked.get("source") or None)
-        span.check(self._lake)
+        span.check(self._lake, _protocol(request))
         return span
 
-    def _page(self, template: str, span: Span, **given: Any) -> Response:
-        known = {"windows": answers.windows(self._lake), "sources": answers.sources(self._lake)}
+    def _page(self, template: str, request: Request, span: Span, **given: Any) -> Response:
+        asked = request.query_params.get("refresh", "")
+        refresh = asked if asked in REFRESH else ""
+        known = {
+            "windows": answers.windows(self._lake),
+            "sources": answers.sources(self._lake, _protocol(request)),
+            "recent": {name: replace(span, first=first, last=None) for first, name in RECENT.items()},
+            "refresh": refresh,
+            "refreshes": REFRESH,
+            "asked": lambda of: "&".join(filter(None, (of.query, refresh and f"refresh={refresh}"))),
+        }
+        links = [(board, self._elsewhere(board, span)) for board in boards().values()]
         themes = {theme: drawing.config(theme) for theme in ("light", "dark")}
-        every = {"boards": boards().values(), "root": self._lake.root, "themes": themes}
+        every = {"boards": links, "root": self._lake.root, "themes": themes}
         return HTMLResponse(pages.page(template, span=span, **known, **every, **given))
+
+    def _elsewhere(self, board: Board, span: Span) -> Span:
+        """The span for a board, which has no sources of other protocols."""
+        known = answers.names_of(self._lake, board.protocol)
+        return span if span.source in known else replace(span, source=None)
 
 
 def _board(request: Request) -> Board:
@@ -124,6 +142,11 @@ def _board(request: Request) -> Board:
         return boards()[request.path_params["board"]]
     except KeyError:
         raise HTTPException(404, "there is no such board") from None
+
+
+def _protocol(request: Request) -> str | None:
+    """The protocol of the page; None if it shows all."""
+    return _board(request).protocol if "board" in request.path_params else None
 
 
 def _chart(request: Request) -> Chart:

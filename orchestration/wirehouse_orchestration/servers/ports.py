@@ -8,8 +8,8 @@ from typing import Final
 from wirehouse_codecs.core.errors import UsageError
 
 HOST: Final = "127.0.0.1"
-#: Default ports of Dagster, the dashboard, Superset (infra/superset.sh) and the SQL server.
-UI, DASHBOARD, SUPERSET, SQL = 3000, 3100, 8088, 10000
+#: Default ports of Dagster, the metrics beside it, the dashboard, Superset (infra/superset.sh) and the SQL server.
+UI, METRICS, DASHBOARD, SUPERSET, SQL = 3000, 3001, 3100, 8088, 10000
 
 
 class PortTakenError(UsageError):

@@ -161,9 +161,9 @@ class FileError(UsageError):
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces `path` at the end of the block. Raises FileError if it can't be written."""
+    """A temporary file, with the suffix of `path`, that replaces it at the end of the block. Raises FileError."""
     try:
-        number, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+        number, name = tempfile.mkstemp(f".part{path.suffix}", f".{path.name}.", path.parent)
     except OSError as error:
         raise FileError(file=path, reason=error.strerror) from None
     os.close(number)

@@ -497,6 +497,19 @@ def test_the_first_bytes_of_a_server_count_whatever_order_the_capture_has(answer
     ]
 
 
+@pytest.mark.parametrize(("captured", "lacks"), [("SYN", True), ("SYN, ACK", False), ("SYN, SYN-ACK", False)])
+def test_bytes_that_alone_say_where_they_begin_may_not_be_the_first(captured: str, lacks: bool) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    if captured == "SYN, ACK":
+        talk.send(C, 0)
+    elif captured == "SYN, SYN-ACK":
+        talk.send(S, -1, flags=SYN | ACK)
+    talk.send(S, 0, b"ABC")
+    talk.send(C, 0, b"abc", acknowledgment=3)
+    assert (talk.connection.client.may_lack_beginning, talk.connection.server.may_lack_beginning) == (False, lacks)
+
+
 @pytest.mark.parametrize("first", [C, S])
 def test_an_acknowledgment_just_before_its_syn_opens_no_connection_of_its_own(first: Direction) -> None:
     talk = Dialogue()

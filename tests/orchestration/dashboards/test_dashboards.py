@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -28,7 +28,7 @@ import uvicorn
 import vl_convert
 import yaml
 from deltalake import write_deltalake
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
@@ -39,7 +39,7 @@ from tests.support.processes import started
 from tests.support.running import land
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import command as cli
-from wirehouse_orchestration.dagster import instance
+from wirehouse_orchestration.dagster import instance, ui
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, Value, written
@@ -53,7 +53,7 @@ from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.landing.manifests import manifests
 from wirehouse_pipelines.query import sql
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import Table, all_tables, beneath
 
 ALL = Span()
 ALERTS = Path(__file__).parents[3] / "infra" / "prometheus" / "alerts.yml"
@@ -198,6 +198,11 @@ def changed(**how: Any) -> dict[str, Any]:
         ({"y": {"field": "records", "title": "Records"}}, "charts.1", "a number has no unit"),
         ({"x": None}, "charts.1", "x and y are needed"),
         ({"id": "lake"}, "the board", "two charts have one id"),
+        (
+            {"rows": {"table": "gold.violations", "columns": ["rule"], "order": "rule", "time": "at_ns"}},
+            "charts.1.rows",
+            "no column at_ns",
+        ),
         ({"rows": {"table": "gold.none", "columns": ["a"], "order": "a"}}, "charts.1.rows", "no table"),
         (
             {"rows": {"table": "gold.ockam_state", "columns": ["a"], "order": "a"}},
@@ -225,8 +230,116 @@ def test_a_span_is_part_of_the_answer(filled: Lake) -> None:
     assert [(row["window_start"], row["records"]) for row in later.rows] == [("2026-11-15", 15)]
     with pytest.raises(answers.SpanError, match="no source 'x', only net"):
         Span(source="x").check(filled)
-    with pytest.raises(answers.SpanError, match="is after the last"):
+    with pytest.raises(answers.SpanError, match="begins at 2026-11-15, after its end, 2026-11-14"):
         Span("2026-11-15", "2026-11-14").check(filled)
+    with pytest.raises(answers.SpanError, match="no source 'net' of ockam, only none"):
+        Span(source="net").check(filled, "ockam")
+
+
+def ends(text: str) -> tuple[int | None, int | None]:
+    bounds = Span(text, text).bounds(Lake("/", Windows("day", "2026-01-01")))
+    return bounds.begin_ns, bounds.end_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "width"),
+    [
+        ("2026-11-14", TEN - 22 * HOUR, 24 * HOUR),
+        ("2026-11-14T22", TEN, HOUR),
+        ("2026-11-14T22:10", TEN + 600 * SECOND, 60 * SECOND),
+        ("2026-11-14T22:10:05", TEN + 605 * SECOND, SECOND),
+        ("2026-11-14T22:10:05.25", TEN + 605 * SECOND + SECOND // 4, SECOND // 100),
+        ("2026-11-14T22:10:05.000001", TEN + 605 * SECOND + 1000, 1000),
+    ],
+)
+def test_a_time_is_as_wide_as_it_is_written(text: str, begin: int, width: int) -> None:
+    assert ends(text) == (begin, begin + width - 1)
+
+
+def test_a_time_may_be_so_long_ago() -> None:
+    for text, seconds in (("-30s", 30), ("-15m", 900), ("-2h", 7200), ("-30d", 30 * 86_400)):
+        begin, _ = ends(text)
+        assert begin is not None
+        assert (time.time_ns() - begin) / SECOND == pytest.approx(seconds, abs=5)
+    assert ends("-999999d") == (0, 0), "the columns hold nothing earlier"
+    assert ends("9999-12-31") == (2**63 - 1, 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "2026-11-31", "2026-11-14T24", "2026-11-14 22:10", "2026-11", "-5", "15m", "' OR"]
+)
+def test_what_is_no_time_is_refused_with_the_forms(text: str, empty: Lake) -> None:
+    with pytest.raises(answers.SpanError, match="is no time: write it as 2026-11-14,"):
+        Span(last=text).check(empty)
+
+
+def test_a_range_is_named_in_words() -> None:
+    spans = (ALL, Span("a", "b", "net"), Span("a", "a"), Span("a"), Span(last="b"))
+    assert [str(span) for span in spans] == ["all windows", "a to b of net", "a", "a and later", "b and earlier"]
+
+
+def test_in_a_range_finer_than_windows_rows_count_by_their_time(filled: Lake) -> None:
+    later = {"protocol": "cardinal", "rule": "cardinal.topic_wrong", "severity": "warning", "message": "m"}
+    # Found in the next window, and broken in this one.
+    late = later | {"window_start": "2026-11-15", "arrived_at_ns": TEN + 2 * SECOND}
+    write(filled, "gold.ockam_found", late, later | {"arrived_at_ns": TEN + 3 * SECOND})
+    chain, rules = boards.boards()["cardinal"].chart("chain"), boards.boards()["overview"].chart("rules")
+    for first, last, heads, found in (
+        ("2026-11-14T22:00:02", "2026-11-14T22:00:04", [2, 3, 4], 2),
+        ("2026-11-14T22:00:02", "2026-11-14T22:00:02", [2], 1),
+        ("2026-11-14T22:00:03", None, [3, 4, 5, 6, 7, 8], 1),
+        (None, "2026-11-14T21:59", [], 0),
+        ("2026-11-14T22:00:01.001", "2026-11-15", [2, 3, 4, 5, 6, 7, 8], 2),
+    ):
+        span = Span(first, last)
+        times = sorted((row["arrived_at_ns"] - TEN) // SECOND for row in answers.answer(filled, chain, span).rows)
+        assert times == heads
+        assert len(answers.evidence(filled, chain, span).rows) == len(heads)
+        assert sum(row["findings"] for row in answers.answer(filled, rules, span).rows) == found
+
+
+def test_a_chart_of_whole_windows_says_so_in_a_finer_range(filled: Lake) -> None:
+    board = boards.boards()["overview"]
+    for chart, coarse in ((board.chart("records"), "2026-11-14 to 2026-11-15"), (board.chart("rules"), None)):
+        found = answers.answer(filled, chart, Span("2026-11-14T22:10", "2026-11-15T03"))
+        assert found.coarse == coarse
+        card = pages.page("card.html", board=board, chart=chart, span=ALL, answer=found, empty=False, spec={})
+        assert ("Counts whole windows: 2026-11-14 to 2026-11-15." in card) is bool(coarse)
+        for whole in (ALL, Span("2026-11-14"), Span("2026-11-14T00", "2026-11-15T23:59:59")):
+            assert answers.answer(filled, chart, whole).coarse is None
+
+
+def test_each_chart_of_events_counts_by_their_time() -> None:
+    for board, chart in boards.charts():
+        table = all_tables()[chart.rows.table]
+        columns = {column.name for column in table.columns}
+        event = not any(all_tables()[name].entity for name in beneath(table.name)) and "last_at_ns" not in columns
+        if event and "arrived_at_ns" in columns:
+            assert chart.rows.time, f"{board.name}-{chart.id} has no rows.time"
+
+
+def test_a_page_offers_the_sources_of_its_protocol_and_keeps_what_was_asked(empty: Lake) -> None:
+    others = tuple(Source(f"c{number}", "cardinal", "messages", "/") for number in range(12))
+    lake = replace(empty, sources=(*empty.sources, Source("shop", "ockam", "pcap", "/"), *others))
+    row = {"protocol": "ockam", "window_start": "2026-11-14"}
+    with Served(serving.application(lake)) as served:
+
+        def page(path: str) -> str:
+            with urlopen(served.url + path) as answer:
+                return str(answer.read().decode())
+
+        write(lake, "bronze.windows", row | {"source": "shop"}, *(row | {"source": one.name} for one in others))
+        overview, ockam = page("board/overview?source=shop&from=-1h&refresh=10"), page("board/ockam?source=shop")
+        assert '<option value="c11">' in overview, "many are typed"
+        assert '<input name="source" list="sources" value="shop" placeholder="all 13"' in overview
+        assert re.findall("<option(?: selected)?>(.*?)</option>", ockam) == ["shop"]
+        assert 'href="/board/ockam?from=-1h&amp;source=shop&amp;refresh=10"' in overview
+        assert 'href="/board/cardinal?from=-1h&amp;refresh=10"' in overview, "it has no such source"
+        assert '<option value="10" selected>' in overview
+        assert "selected" not in page("board/overview?refresh=0.01")
+        with pytest.raises(HTTPError, match="400") as failed:
+            page("board/cardinal?source=shop")
+        assert "no source &#39;shop&#39; of cardinal" in failed.value.read().decode()
 
 
 def test_what_comes_later_changes_nothing_in_a_range_that_ended(empty: Lake) -> None:
@@ -247,14 +360,15 @@ def test_what_comes_later_changes_nothing_in_a_range_that_ended(empty: Lake) -> 
 
 @pytest.mark.parametrize(("board", "chart"), CHARTS)
 def test_each_statement_can_be_asked_of_a_range_that_ended(board: Board, chart: Chart, empty: Lake) -> None:
-    span = Span("2026-11-14", "2026-11-15", "net")
-    assert answers.answer(empty, chart, span).error is None
-    assert answers.evidence(empty, chart, span).answer.error is None
+    for span in (Span("2026-11-14", "2026-11-15", "net"), Span("2026-11-14T22:10:00.5", "2026-11-14T22:11", "net")):
+        assert answers.answer(empty, chart, span).error is None
+        assert answers.evidence(empty, chart, span).answer.error is None
 
 
 def test_a_range_of_time_is_cut_into_buckets_as_wide_as_it_asks_for(filled: Lake) -> None:
     assert answers.step(filled, "cardinal", ALL) == SECOND // 2
     assert answers.step(filled, "wallaroo", ALL) == answers.STEPS[0]
+    assert answers.step(filled, "cardinal", Span("2026-11-14T22:00:10", "2026-11-14T22:00:19")) == SECOND // 20
 
 
 def test_a_capture_counts_in_each_window_that_it_has_records_in(make_lake: Callable[..., Lake], tmp_path: Path) -> None:
@@ -557,13 +671,13 @@ def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_pa
     assert "<script" not in page
     assert "<img" not in page
     assert not re.search(r"(?:src|href)=\"?https?:", page)
-    assert "Windows 2026-11-14 to 2026-11-15" in page
+    assert "2026-11-14 to 2026-11-15, written" in page
     assert "cardinal.extra_message</code> · violation · 13" in page
     assert (
         "wirehouse trace gold.violations source=net,window_start=2026-11-14,rule=cardinal.extra_message,"
         f"connection_id=,direction=,byte_start=,capture_id={CAPTURE.hex()},record_number=0" in page
     )
-    assert "There is nothing of it in these windows." in page
+    assert "There is nothing of it in this range." in page
 
 
 @pytest.mark.parametrize("chart", DRAWN)
@@ -574,6 +688,47 @@ def test_no_text_of_the_wire_ends_or_leaves_a_drawing(chart: Chart) -> None:
     assert drawn.count("<svg") == drawn.count("</svg>") == 1
     assert "<script" not in drawn
     assert "<img" not in drawn
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, as the Web Content Accessibility Guidelines define it."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(("theme", "number"), [("light", 0), ("dark", 1)])
+def test_colours_stand_out_from_their_background(theme: str, number: int) -> None:
+    style = pages.asset("style.css")
+    variables = {name: re.findall(rf"--{name}: (#\w+);", style)[number] for name in ("card", "ground", "faint", "edge")}
+    for color in (*drawing._PALETTE, *drawing._MEANINGS.values(), variables["edge"]):
+        assert contrast(color, variables["card"]) >= 3, f"{color} of a mark"
+    for color in (variables["faint"], *drawing._INKS[theme][:2]):
+        assert min(contrast(color, variables[under]) for under in ("card", "ground")) >= 4.5, f"{color} of text"
+
+
+def test_two_values_have_one_colour_only_if_it_is_grey_and_the_legend_says_so() -> None:
+    chart = boards.boards()["ockam"].chart("throughput")
+    rows = [
+        {"at_ns": TEN + number * SECOND, "stream_address": f"s{number}", "messages_per_s": number}
+        for number in range(12)
+        for _ in range(12 - number)
+    ]
+    few = drawing.spec(chart, rows[:50])["encoding"]["color"]
+    assert len(few["scale"]["domain"]) <= len(drawing._PALETTE)
+    assert "range" not in few["scale"]
+    many = drawing.spec(chart, rows)["encoding"]["color"]
+    colors = dict(zip(many["scale"]["domain"], many["scale"]["range"], strict=True))
+    grey = {name for name, color in colors.items() if color == drawing._PALETTE[-1]}
+    assert grey == {"s8", "s9", "s10", "s11"}, "the rarest"
+    assert len({color for name, color in colors.items() if name not in grey}) == len(colors) - len(grey)
+    assert many["legend"]["title"] == "Stream; grey: 4 others"
+    assert many["legend"]["values"] == [f"s{number}" for number in range(8)]
 
 
 #: What is drawn: a value at each place; those of one place have different colours.
@@ -651,7 +806,7 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         shown = card.locator(".plot").evaluate(VALUES)
                         assert rounded(shown, chart) == rounded(expected.rows, chart)
                         if chart.type in ("bar", "heat"):
-                            assert card.locator(".mark-rect.role-mark path").count() == len(expected.rows)
+                            assert card.locator(".mark-rect.role-mark.marks path").count() == len(expected.rows)
                         drawn += 1
                     elif chart.type == "table":
                         assert card.locator("tbody tr").count() == len(expected.rows)
@@ -671,7 +826,7 @@ def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, brow
         before = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.locator("#theme").click()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-        page.locator("#rules .mark-rect.role-mark path").nth(1).click()
+        page.locator("#rules .mark-rect.role-mark.marks path").nth(1).click()
         page.wait_for_url("**/chart/overview/rules?*rule=cardinal.topic_wrong*")
         page.wait_for_selector("html[data-ready]")
         assert page.locator("table.rows tbody tr").count() == len("topic_wrong")
@@ -681,6 +836,88 @@ def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, brow
         page.wait_for_url("**/trace?*")
         assert "the manifest is gone" in page.locator(".error").inner_text()
         assert page.title() == "gold.violations · Wirehouse"
+
+
+@pytest.mark.servers
+def test_in_a_browser_a_part_of_a_time_axis_becomes_the_range(filled: Lake, browser: Browser) -> None:
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/cardinal") as page:
+        before = page.locator("#chain .plot").evaluate(VALUES)
+        drag(page, "#chain")
+        page.wait_for_url("**/board/cardinal?from=2026-11-14T22*&to=2026-11-14T22*")
+        page.wait_for_selector("html[data-ready]")
+        after = page.locator("#chain .plot").evaluate(VALUES)
+        first, last = (page.locator(f"input[name={name}]").input_value() for name in ("from", "to"))
+        bounds = Span(first, last).bounds(filled)
+        assert bounds.begin_ns is not None
+        assert bounds.end_ns is not None
+        inside = [row for row in before if bounds.begin_ns <= row["arrived_at_ns"] <= bounds.end_ns]
+        assert 0 < len(after) == len(inside) < len(before)
+        assert "Counts whole windows: 2026-11-14." in page.locator("#operations").inner_text()
+        page.locator(".recent a", has_text="all").click()
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("#chain .plot").evaluate(VALUES) == before
+        page.goto(f"{served.url}board/overview")
+        page.wait_for_selector("html[data-ready]")
+        drag(page, "#records", 0.6, 0.9)
+        page.wait_for_url("**/board/overview?from=2026-11-15&to=2026-11-15")
+
+
+def drag(page: Page, card: str, begin: float = 0.3, end: float = 0.7) -> None:
+    """Move the pressed pointer over a part of the width of a chart."""
+    page.locator(f"{card} .plot").hover()  # once it stands still
+    box = page.locator(f"{card} .plot .background").first.bounding_box()
+    assert box
+    for part, act in ((begin, page.mouse.down), (end, page.mouse.up)):
+        page.mouse.move(box["x"] + part * box["width"], box["y"] + box["height"] / 2, steps=3)
+        act()
+
+
+@pytest.mark.servers
+def test_in_a_browser_a_board_asks_again_by_itself(
+    filled: Lake, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "REFRESH", {"1": "1 s"})
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/overview") as page:
+        page.locator("select[name=refresh]").select_option("1 s")
+        page.wait_for_url(f"{served.url}board/overview?refresh=1")
+        page.wait_for_selector("#quarantine .empty")
+        more = {"protocol": "cardinal", "rule": "cardinal.extra_message", "severity": "violation", "arrived_at_ns": TEN}
+        write(filled, "gold.ockam_found", more | {"rule": "ockam.new", "protocol": "ockam"})
+        page.locator("#incidents td", has_text="ockam.new").wait_for(timeout=20_000)
+        assert page.locator("#rules svg.marks").count() == 1
+        page.goto(f"{served.url}board/overview")
+        page.wait_for_selector("html[data-ready]")
+        page.evaluate("document.querySelector('#lake .body').textContent = 'old'")
+        page.wait_for_timeout(2_500)
+        assert page.locator("#lake .body").inner_text() == "old", "it is off"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("width", [390, 1440, 2560])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_in_a_browser_nothing_overlaps_or_is_cut(
+    filled: Lake, browser: Browser, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    with (
+        Served(serving.application(filled)) as served,
+        browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as page,
+    ):
+        for board in boards.boards():
+            page.goto(f"{served.url}board/{board}")
+            page.wait_for_selector("html[data-ready]")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            boxes = [box for card in page.locator(".card").all() if (box := card.bounding_box())]
+            for one, other in combinations(boxes, 2):
+                apart = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
+                beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+                assert apart or beside
+            for card in page.locator(".card").all():
+                for text in card.locator(".role-legend text, .role-axis-title text").all():
+                    outer, inner = card.bounding_box(), text.bounding_box()
+                    assert outer
+                    assert inner
+                    assert outer["x"] <= inner["x"], f"{board}: {text.text_content()}"
+                    assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], f"{board}: {text.text_content()}"
 
 
 @pytest.mark.servers
@@ -747,6 +984,10 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     land(lake)
     with instance.shared_instance(lake) as shared:
         assert not dg.materialize([_nothing], instance=shared, raise_on_error=False).success
+    open_one: dict[str, Any] = {"connection_id": SESSION, "state": "streaming", "credits": 0}
+    others: tuple[dict[str, Any], ...] = ({"credits": 3}, {"credits": None}, {"ended": "closed"}, {"state": "error"})
+    rows = (open_one | how | {"connection_id": bytes([number]) * 16} for number, how in enumerate(others, 1))
+    write(lake, "gold.wallaroo_sessions_history", open_one, *rows)
     with Served(serving.application(lake)) as served, urlopen(f"{served.url}metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=1.0.0")
         text = answer.read().decode()
@@ -756,6 +997,8 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     assert found["wirehouse_landed_records", "net"] == records + 1
     assert found["wirehouse_unreadable_records", "net"] == 1
     assert found["wirehouse_captures", "net", "landed"] == 2
+    assert found["wirehouse_capture_bytes", "net", "landed"] == len(STREAM.read_bytes()) + 1
+    assert found["wirehouse_starving_sessions", "net"] == 1
     assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
     assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
     assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
@@ -765,6 +1008,32 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
     listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+def test_the_ui_serves_metrics_beside_it(
+    filled: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wirehouse.toml"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    answers: list[str] = []
+
+    def serve(*_: object) -> None:
+        url = re.findall(r"http://127\.0\.0\.1:\d+/metrics", capsys.readouterr().out)[0]
+        with urlopen(url) as answer:
+            answers.append(answer.read().decode())
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(Request(url, headers={"Host": "rebound.example"}))
+        next(Path(filled.table_path("gold.cardinal_found")).rglob("*.json")).write_text("{")
+        with pytest.raises(HTTPError, match="500") as failed:
+            urlopen(url)
+        answers.append(failed.value.read().decode())
+
+    monkeypatch.setattr(ui, "serve", serve)
+    port = ports.free_port()
+    assert cli._outcome(["--config", str(file), "ui", "--metrics-port", str(port)]) == 0
+    assert 'wirehouse_findings{protocol="cardinal",rule="cardinal.topic_wrong",severity="warning"} 11.0' in answers[0]
+    assert "gold.cardinal_found can't be opened" in answers[1]
+    assert not ports.listens(port)
 
 
 @dg.asset
@@ -785,7 +1054,7 @@ def test_the_command_writes_a_report(
         Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01")), "bronze.windows", [{"records": 1}]
     )
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-15", "--out", str(out)]) == 2
-    said = "no window with data in windows 2026-11-15 to …: the lake has 2026-11-14 to 2026-11-14"
+    said = "no window with data in 2026-11-15 and later: the lake has 2026-11-14 to 2026-11-14"
     assert said in capsys.readouterr().err
     assert not out.exists()
     assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0

@@ -69,6 +69,11 @@ def received(connection: Connection, piece: Data) -> int:
     return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
 
 
+def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
+    """The piece has the first bytes of its side, and others may stand before them."""
+    return reader.is_silent(role) and connection.sides(piece.direction)[0].may_lack_beginning
+
+
 class Account:
     """A session as rows of the log."""
 
@@ -312,6 +317,8 @@ class Conversation:
     def _excuse(self, piece: Data) -> None:
         """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
         role, session = self._options.role_of(piece.direction), self._account.session
+        if begins_late(self._connection, self._reader, role, piece):
+            self._miss(piece.direction, 0, 0, piece.place)
         if not session.state.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
             session.miss(role.peer)
             self._reader.excuse()

@@ -20,6 +20,7 @@ from wirehouse_codecs.bamboo.log.conversation import (
     Account,
     Senders,
     add_rest,
+    begins_late,
     knows_more,
     received,
     senders_of,
@@ -235,6 +236,9 @@ class Half:
             role = self._pairs.options.role_of(piece.direction)
             silent = not session.state.partial and self._reader.is_silent(role.peer)
             connection = self._pair.connections[self._channel]
+            if begins_late(connection, self._reader, role, piece):
+                self._reader.missed(piece.direction, 0)
+                session.miss(role)
             if silent and knows_more(connection, piece):
                 session.miss(role.peer)
             elif received(connection, piece) > self._reader.received_bytes(role.peer) + 1:

@@ -11,7 +11,7 @@ from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session.session import after, fits
+from wirehouse_codecs.hiero.session.steps import after, fits
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64

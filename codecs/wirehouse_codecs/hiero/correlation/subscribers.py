@@ -10,7 +10,7 @@ from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, Kn
 from wirehouse_codecs.hiero.correlation.publishers import MOST_NAMES, MOST_SHOWN
 from wirehouse_codecs.hiero.correlation.state import MOST_RUNS, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import OPEN, Service
-from wirehouse_codecs.hiero.session.session import after
+from wirehouse_codecs.hiero.session.steps import after
 
 #: A subscriber is told of a failure that isn't its own.
 _SOURCE_ERRORS: Final = frozenset({"ERROR", "NOT_AVAILABLE"})

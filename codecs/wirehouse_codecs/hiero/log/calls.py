@@ -27,20 +27,15 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
-from wirehouse_codecs.hiero.session.session import (
-    ANSWERS,
-    Found,
-    Input,
-    QueryInput,
-    Said,
-    Subscription,
-    SubscriptionInput,
-    input_of,
-    said_of,
-)
-from wirehouse_codecs.hiero.wire import grpc, http2
+from wirehouse_codecs.hiero.session.publishing import ANSWERS, Input
+from wirehouse_codecs.hiero.session.querying import QueryInput
+from wirehouse_codecs.hiero.session.session import input_of, said_of
+from wirehouse_codecs.hiero.session.steps import Found, Said
+from wirehouse_codecs.hiero.session.subscribing import Subscription, SubscriptionInput
+from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.wire.hashes import settle
+from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.wire.messages import (
     KIND_OF,

@@ -6,18 +6,9 @@ from types import MappingProxyType
 from typing import Final
 
 from wirehouse_codecs.core.machines import Machine
-from wirehouse_codecs.hiero.session.session import (
-    _OPEN,
-    ASKING,
-    PUBLISHING,
-    SUBSCRIBING,
-    Query,
-    State,
-    Subscription,
-    _after_missing,
-    publishing_rule,
-    subscribing_rule,
-)
+from wirehouse_codecs.hiero.session.publishing import OPEN_STATES, PUBLISHING, State, after_missing, publishing_rule
+from wirehouse_codecs.hiero.session.querying import ASKING, Query
+from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, subscribing_rule
 
 MACHINES: Final = (
     Machine(
@@ -26,7 +17,11 @@ MACHINES: Final = (
         PUBLISHING,
         unlisted=publishing_rule,
         besides=MappingProxyType(
-            {(state, "messages are missing"): _after_missing(state) for state in _OPEN if state is not State.UNKNOWN}
+            {
+                (state, "messages are missing"): after_missing(state)
+                for state in OPEN_STATES
+                if state is not State.UNKNOWN
+            }
         ),
     ),
     Machine(

@@ -25,7 +25,7 @@ from wirehouse_codecs.hiero.profiles import (
 )
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.simulator.ledger import Block
-from wirehouse_codecs.hiero.wire.http2 import FRAME_BYTES
+from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES
 from wirehouse_codecs.hiero.wire.messages import (
     Acknowledgement,
     BlockEnd,

@@ -19,7 +19,8 @@ from hyperframe.frame import (
 )
 
 from wirehouse_codecs.hiero.wire import grpc
-from wirehouse_codecs.hiero.wire.http2 import CANCEL, FRAME_BYTES, PREFACE
+from wirehouse_codecs.hiero.wire.http2.events import CANCEL
+from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, PREFACE
 from wirehouse_codecs.tcp.endpoints import Direction
 
 Pairs = Iterable[tuple[str, str]]

@@ -28,7 +28,9 @@ from urllib.parse import unquote
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
-from wirehouse_codecs.hiero.wire import compression, http2
+from wirehouse_codecs.hiero.wire import compression
+from wirehouse_codecs.hiero.wire.http2 import events as http2
+from wirehouse_codecs.hiero.wire.http2.reader import Reader as Http2Reader
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, WireType, read_varint
 from wirehouse_codecs.hiero.wire.spans import (
     UNDECODABLE_BYTES,
@@ -280,7 +282,7 @@ class Reader:
         state = None if snapshot is None else json.loads(snapshot)
         if state is not None and state.get("version") != READER_VERSION:
             raise StateVersionError(what="gRPC reader", found=state.get("version"), expected=READER_VERSION)
-        self._http2 = http2.Reader(started_late=started_late, snapshot=None if state is None else state["http2"])
+        self._http2 = Http2Reader(started_late=started_late, snapshot=None if state is None else state["http2"])
         if state is not None:
             self._restore(state)
 

@@ -18,7 +18,7 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.wire import grpc, protobuf
-from wirehouse_codecs.hiero.wire.http2 import CANCEL
+from wirehouse_codecs.hiero.wire.http2.events import CANCEL
 from wirehouse_codecs.hiero.wire.items import Timestamp
 from wirehouse_codecs.hiero.wire.protobuf import Field, Form, Layout, Malformed
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Undecodable

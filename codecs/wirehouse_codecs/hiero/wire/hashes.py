@@ -70,8 +70,15 @@ _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
+#: Of fewer nodes the compiled loop costs more than it saves.
+_COMPILED_FROM_BYTES: Final = 16 * HASH_BYTES
+
+
 def _parents(prefix: bytes, nodes: bytes) -> bytes:
     """The hash of each two nodes, one behind the other; a last one without another is left out."""
+    if len(nodes) < _COMPILED_FROM_BYTES:
+        pairs = range(0, len(nodes) - HASH_BYTES, 2 * HASH_BYTES)
+        return b"".join([sha384(prefix + nodes[pair : pair + 2 * HASH_BYTES]).digest() for pair in pairs])
     begins = np.arange(0, len(nodes) - HASH_BYTES, 2 * HASH_BYTES)
     return digests(prefix, np.frombuffer(nodes, np.uint8), begins, begins + 2 * HASH_BYTES)
 

@@ -448,27 +448,29 @@ class Reader:
     def _unsupported(self, held: list[tuple[Direction, Place, Framed]]) -> list[Received]:
         """One row for all, but for what stands before a hole, and nothing more of this connection."""
         assert self.detection is not None
-        frames = [one for one in held if one[2].body]
-        if self._unsupported_told or not frames:
+        first = next((one for one in held if one[2].body), None)
+        if self._unsupported_told or first is None:
             return []
+        # With the rest of a frame that a hole cut.
+        spans = [one for one in held if one[2].byte_end > one[2].byte_start]
         self._unsupported_told = True
         for side in _SIDES:
             framer, head = self._framers.get(side), self._heads[side]
             end = self._at[side] + len(head) if framer is None else framer.byte_end
             begun = end - len(head) if framer is None else end - len(framer.pending)
-            own = (framed.byte_start for direction, _, framed in frames if direction is side)
+            own = (framed.byte_start for direction, _, framed in spans if direction is side)
             self._rest[side] = [next((start for start in own if start >= self._at[side]), begun), end]
         if self._sought is not None:
             self._rest[other(self._sought)][1] += sum(len(one.data) + one.missing for one in self._waiting)
             self._sought, self._waiting, self._waiting_bytes = None, [], 0
-        direction, place, framed = frames[0]
+        direction, place, framed = first
         reason = f"dialect {self.detection.name}: {self.detection.reason}"
         decoded = Decoded(rule=RULE["dialect_unsupported"], reason=reason)
         said = Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)
         # Rows of what follows on these frames were told already.
         before = [
             Received(direction, place, framed.byte_start, framed.byte_end, Decoded(reason=reason), framed.body)
-            for direction, place, framed in frames
+            for direction, place, framed in spans
             if framed.byte_start < self._at[direction]
         ]
         return [said, *before]

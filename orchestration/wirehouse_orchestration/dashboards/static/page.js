@@ -1,9 +1,16 @@
-// Fills the cards of a board, draws, and leads from a mark to its rows. Everything shown comes escaped from the server.
+// Fills the cards of a board, again by itself if asked to, draws, and leads from a mark to its rows and from a part of a time axis to
+// its range. Everything shown comes escaped from the server.
 "use strict";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
-const drawn = [];
+let drawn = [];
+// Pixels of a row of the grid and of the gap between cards, of an entry of a legend, of its symbol and of an axis.
+const ROW = 8, GAP = 16, ENTRY = 165, SYMBOL = 40, AXIS = 60;
+// Pixels up to which a movement of the pointer is a click.
+const CLICK = 5;
+
+const refresh = Number(document.querySelector("form.span")?.elements.refresh.value);
 
 const theme = () => root.dataset.theme || (dark.matches ? "dark" : "light");
 const configs = JSON.parse(document.getElementById("themes")?.textContent ?? "{}");
@@ -16,13 +23,49 @@ async function draw(plot) {
   plot.view = plot.drawing.view;
   const fields = JSON.parse(plot.dataset.fields);
   plot.classList.toggle("clickable", fields.length > 0);
-  if (fields.length) plot.view.addEventListener("click", (event, item) => item?.datum && follow(plot, fields, item.datum));
+  let pressed = 0;
+  const moved = (event) => Math.abs(event.clientX - pressed) > CLICK;
+  plot.onpointerdown = (event) => {
+    pressed = event.clientX;
+    if (plot.dataset.timeline) addEventListener("pointerup", (event) => {
+      if (moved(event)) zoom(plot.view.signal("brush")[plot.dataset.timeline]);
+    }, { once: true });
+  };
+  if (fields.length) plot.view.addEventListener("click", (event, item) => {
+    if (item?.datum && !moved(event)) follow(plot, fields, item.datum);
+  });
   plot.dataset.state = "drawn";
+}
+
+// Labels and legends as a narrow screen has room for.
+function fit({ encoding: { x, y, color } }, width) {
+  const labels = Math.min(y.axis.labelLimit, Math.round(width * 0.4));
+  // The title above narrowed labels begins where they do.
+  if (y.axis.titleX && labels < y.axis.labelLimit) Object.assign(y.axis, { titleAlign: "left", titleX: -labels });
+  y.axis.labelLimit = labels;
+  const room = width - (y.type === "ordinal" ? labels : AXIS);
+  if (color?.legend?.columns) {
+    color.legend.columns = Math.max(1, Math.floor(room / ENTRY));
+    color.legend.labelLimit = Math.round(room / color.legend.columns) - SYMBOL;
+  }
+  if (x.type === "ordinal") x.axis.labelOverlap = true;
+  else x.axis.tickCount = Math.min(x.axis.tickCount, Math.ceil(room / AXIS));
+}
+
+// To the range of a time axis: milliseconds from and to, or windows.
+function zoom(range) {
+  if (!range?.length) return;
+  const written = (end) => typeof end === "number" ? new Date(end).toISOString().slice(0, -1) : end;
+  const url = new URL(location.href);
+  url.searchParams.set("from", written(range[0]));
+  url.searchParams.set("to", written(range.at(-1)));
+  location.assign(url);
 }
 
 function follow(plot, fields, datum) {
   const url = new URL(plot.dataset.rows, location.href);
   for (const name of fields) if (name in datum) url.searchParams.set(name, datum[name] ?? "");
+  if (refresh) url.searchParams.set("refresh", refresh);
   url.hash = "rows";
   location.assign(url);
 }
@@ -30,6 +73,8 @@ function follow(plot, fields, datum) {
 async function begin(body) {
   for (const plot of body.querySelectorAll(".plot")) {
     plot.spec = JSON.parse(plot.nextElementSibling.textContent);
+    if (plot.dataset.timeline) plot.spec.params = [{ name: "brush", select: { type: "interval", encodings: ["x"] } }];
+    fit(plot.spec, plot.clientWidth);
     drawn.push(plot);
     await draw(plot);
   }
@@ -50,6 +95,8 @@ async function fill(card) {
   try {
     const answer = await fetch(card.dataset.card);
     const text = await answer.text();
+    for (const plot of body.querySelectorAll(".plot")) plot.drawing?.finalize();
+    drawn = drawn.filter((plot) => !body.contains(plot));
     if (!answer.ok) return trouble(body, `The server answers ${answer.status}. What it said is in the terminal.`);
     body.innerHTML = text;
     await begin(body);
@@ -60,11 +107,26 @@ async function fill(card) {
 
 async function all() {
   const cards = [...document.querySelectorAll("[data-card]")];
-  document.querySelectorAll(".card.wide .body").forEach(begin);
   // A few at a time: each is a query.
   const next = async () => { for (let card; (card = cards.shift()); ) await fill(card); };
   await Promise.all([next(), next(), next()]);
   root.dataset.ready = "true";
+}
+
+// Asks again so many seconds after the last answer, while the page is looked at; a page without cards as a whole.
+async function again() {
+  await new Promise((go) => setTimeout(go, refresh * 1000));
+  if (!document.hidden) {
+    if (!document.querySelector("[data-card]")) return location.reload();
+    await document.querySelectorAll("form.span").forEach((form) => {
+  form.elements.refresh.addEventListener("change", () => form.requestSubmit());
+  // What isn't chosen isn't in the URL.
+  form.addEventListener("submit", () => { for (const field of form.elements) field.disabled = !field.value && field.name; });
+});
+document.querySelectorAll(".card.wide .body").forEach(begin);
+all().then(() => refresh && again());
+  }
+  again();
 }
 
 function chosen(name) {
@@ -78,5 +140,16 @@ document.getElementById("theme")?.addEventListener("click", () => {
   try { localStorage.theme = other; } catch { /* it is not kept */ }
   chosen(other);
 });
+// A card takes as many rows of the grid as it is high, so that no other leaves a hole beside it.
+const sized = new ResizeObserver((cards) => cards.forEach(({ target }) => {
+  target.style.gridRowEnd = `span ${Math.ceil((target.offsetHeight + GAP) / ROW)}`;
+}));
+document.querySelectorAll(".grid > .card").forEach((card) => sized.observe(card));
 dark.addEventListener("change", () => drawn.forEach(draw));
-all();
+document.querySelectorAll("form.span").forEach((form) => {
+  form.elements.refresh.addEventListener("change", () => form.requestSubmit());
+  // What isn't chosen isn't in the URL.
+  form.addEventListener("submit", () => { for (const field of form.elements) field.disabled = !field.value && field.name; });
+});
+document.querySelectorAll(".card.wide .body").forEach(begin);
+all().then(() => refresh && again());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -59,6 +60,25 @@ def test_what_a_tap_makes_of_legal_traffic_breaks_no_rule(shape: int, tap: Tap) 
 @pytest.mark.parametrize(("shape", "tap"), [(0, LATE_SERVER), (3, LATE_SERVER), (0, EARLY_SERVER), (1, FROM_WITHIN)])
 def test_what_comes_later_or_was_never_captured_is_nobodys_violation(shape: int, tap: Tap) -> None:
     assert found(SHAPES[shape], tap) == []
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_where_a_side_begins_is_not_known_without_its_syn(lost: int) -> None:
+    config = replace(SHAPES[0], connections=1, logs=1)
+    (conversation,) = connections(config)
+    told, servers, clients = [], 0, 0
+    for packet in packets(conversation):
+        if packet.data[34:36] == PORT.to_bytes(2, "big"):
+            servers += 1
+            if servers > lost:
+                told.append(packet)
+        else:
+            clients += 1
+            # Of the client nothing but its SYN, up to the first packet of the server that is there.
+            if clients == 1 or servers > lost:
+                told.append(packet)
+    rules = findings(landed_packets(told), PORT, BambooOptions.from_mapping(source_options(config)))
+    assert [row["rule"] for row in rules] == []
 
 
 def evidence(config: SimulatorConfig, packets: Iterable[CapturedPacket]) -> set[tuple[Any, ...]]:

@@ -16,23 +16,11 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rules import CALL_RULES, RULE
 from wirehouse_codecs.hiero.session.machines import MACHINES
-from wirehouse_codecs.hiero.session.session import (
-    ASKING,
-    OF_PUBLISHER,
-    PUBLISHING,
-    SUBSCRIBING,
-    Call,
-    Input,
-    Query,
-    QueryInput,
-    Said,
-    State,
-    Subscription,
-    SubscriptionInput,
-    input_of,
-    publishing_rule,
-    subscribing_rule,
-)
+from wirehouse_codecs.hiero.session.publishing import OF_PUBLISHER, PUBLISHING, Input, State, publishing_rule
+from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
+from wirehouse_codecs.hiero.session.session import Call, input_of
+from wirehouse_codecs.hiero.session.steps import Said
+from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.items import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 
@@ -618,7 +606,7 @@ def test_messages_after_a_subscription_are_passed_over() -> None:
     assert world.broken == ["subscriber_order"]
 
 
-def test_after_missing_bytes_a_subscription_is_judged_from_the_next_block_on() -> None:
+def testafter_missing_bytes_a_subscription_is_judged_from_the_next_block_on() -> None:
     world = World()
     call = _delivered(world, 121, start=121, end=130).miss(S)
     # The first frames are needed for finding the place.

@@ -24,8 +24,11 @@ from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.hiero.wire import grpc, http2
-from wirehouse_codecs.hiero.wire.http2 import CUT, HEADER_BYTES, Block, Headers, Missing, Reader
+from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.http2 import events as http2
+from wirehouse_codecs.hiero.wire.http2.events import Block, Headers, Missing
+from wirehouse_codecs.hiero.wire.http2.frames import CUT, HEADER_BYTES, PREFACE
+from wirehouse_codecs.hiero.wire.http2.reader import Reader
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
@@ -41,7 +44,7 @@ def frames_of(side: Direction, *sent: bytes) -> Frames:
     """Each frame by itself; the preface is one too."""
     found: Frames = []
     for data in sent:
-        at = len(http2.PREFACE) if data.startswith(http2.PREFACE) else 0
+        at = len(PREFACE) if data.startswith(PREFACE) else 0
         if at:
             found.append((side, data[:at]))
         while at < len(data):
@@ -118,7 +121,7 @@ def cut_talks(draw: st.DrawFn) -> tuple[Frames, Script, dict[int, tuple[int, Dir
     """Such a connection, and the same with holes in the content of frames."""
     frames, messages = draw(talks())
     cut = whole(frames)
-    with_content = [at for at, (_, frame) in enumerate(frames) if len(frame) > HEADER_BYTES and frame != http2.PREFACE]
+    with_content = [at for at, (_, frame) in enumerate(frames) if len(frame) > HEADER_BYTES and frame != PREFACE]
     for at in draw(st.lists(st.sampled_from(with_content), min_size=1, max_size=4, unique=True)):
         side, frame = frames[at]
         begin = draw(st.integers(HEADER_BYTES, len(frame) - 1))

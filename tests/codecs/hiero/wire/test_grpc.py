@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from tests.support.searches import fast_first
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
-from wirehouse_codecs.hiero.wire import compression, grpc, http2, spans
-from wirehouse_codecs.hiero.wire.http2 import HEADER_BYTES
+from wirehouse_codecs.hiero.wire import compression, grpc, spans
+from wirehouse_codecs.hiero.wire.http2 import events as http2
+from wirehouse_codecs.hiero.wire.http2 import reader
+from wirehouse_codecs.hiero.wire.http2.frames import HEADER_BYTES
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.simulate.script import Conversation, Disturbances, Send, disturb, segments
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -357,14 +359,14 @@ def test_the_path_of_a_call_that_began_earlier(wire: Any) -> None:
 def test_calls_are_bounded(wire: Any) -> None:
     client, _, said = opening(wire)
     said.say(C, client.data(1, grpc.message(ONE)[:9]))
-    for _ in range(http2.MAX_STREAMS):
+    for _ in range(reader.MAX_STREAMS):
         said.say(C, client.request(PATH)[1])
     events = wire.read(said.said)
     ends = [(one.call, one.how) for one in events if isinstance(one, grpc.Closed)]
     assert ends[0] == (1, grpc.How.FORGOTTEN)
     faults = [one.fault for one in events if isinstance(one, grpc.MessagePart)]
     assert faults == [None, "the call is forgotten within it"]
-    assert len(ends) == 1 + http2.MAX_STREAMS
+    assert len(ends) == 1 + reader.MAX_STREAMS
 
 
 @pytest.mark.property

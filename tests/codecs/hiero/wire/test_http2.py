@@ -21,8 +21,9 @@ from hyperframe.frame import (
 )
 
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
-from wirehouse_codecs.hiero.wire import http2
-from wirehouse_codecs.hiero.wire.http2 import Block, Bodies, Body, Gone, Headers, Reader
+from wirehouse_codecs.hiero.wire.http2 import events as http2
+from wirehouse_codecs.hiero.wire.http2.events import Block, Bodies, Body, Gone, Headers
+from wirehouse_codecs.hiero.wire.http2.reader import MAX_RESET, MAX_STREAMS, Reader
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
@@ -317,20 +318,20 @@ def test_streams_are_bounded(wire: Any) -> None:
     """Of too many the one that was silent for longest is forgotten, and what comes of it is kept as bytes."""
     peer = Peer(C)
     script = wire.script().say(C, peer.start(), peer.request("/a/b")[1], peer.request("/a/b")[1])
-    for _ in range(http2.MAX_STREAMS - 1):
+    for _ in range(MAX_STREAMS - 1):
         script.say(C, peer.data(1, b"x"), peer.request("/a/b")[1])
     script.say(C, peer.data(3, b"x"), peer.data(1, b"x"))
     reader = Reader()
     events = feed(reader, script.said)
     assert [(one.stream_id, one.ended) for one in events if isinstance(one, Gone)] == [(3, False)]
     assert reasons(events) == ["stream 3 is not open"]
-    assert len(reader.snapshot()["streams"]) == http2.MAX_STREAMS
+    assert len(reader.snapshot()["streams"]) == MAX_STREAMS
 
 
 def test_streams_that_were_reset_wait_for_a_while(wire: Any) -> None:
     peer = Peer(C)
     script = wire.script().say(C, peer.start())
-    for _ in range(http2.MAX_RESET + 1):
+    for _ in range(MAX_RESET + 1):
         stream_id, request = peer.request("/a/b")
         script.say(C, request, peer.reset(stream_id))
     events = read(wire, script)

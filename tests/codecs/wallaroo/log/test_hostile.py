@@ -196,6 +196,18 @@ def test_garbage_anywhere_balances_and_the_twins_agree(
     assert_balances(assert_twins_agree(of_packets(packets(conversation, disturbed))))
 
 
+def test_what_a_hole_leaves_of_a_frame_of_a_draft_has_a_row() -> None:
+    said = [encode(Hello(version, b"secret", b"p", b"i"), V3) for version in (b"0.0.1", b"0.0001")]
+    events: list[Send | Close] = [Send(4 * at * SECOND, Direction.CLIENT, data) for at, data in enumerate(said, 1)]
+    rows = of_packets(packets(Conversation(CLIENT, SERVER, SECOND, events, segment_bytes=7)))
+    # The second segment is not captured: the rest of its frame is known to be one's.
+    rows.remove([row for row in rows if row["payload"]][1])
+    told_rows = told(rows)
+    assert_balances(told_rows)
+    kept = [(row["byte_start"], row["byte_end"]) for row in told_rows if row["row_kind"] == "quarantine"]
+    assert kept == [(0, 7), (14, len(said[0]) + len(said[1]))]
+
+
 @settings(max_examples=30)
 @given(mutated(), st.sampled_from([None, PORT]), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8))
 def test_inspect_never_raises(captured: list[CapturedPacket], port: int | None, flips: list[tuple[float, int]]) -> None:

@@ -27,325 +27,94 @@ Where RFC 9113 says "connection error", a reader of captures goes on:
 
 from __future__ import annotations
 
-import re
-import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from hpack import Decoder, HPACKError
-from hpack.exceptions import InvalidTableIndexError
-from hpack.table import HeaderTable
+from hpack import HPACKError
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import (
     ContinuationFrame,
-    DataFrame,
     Frame,
     GoAwayFrame,
     HeadersFrame,
-    PingFrame,
-    PriorityFrame,
     PushPromiseFrame,
     RstStreamFrame,
     SettingsFrame,
-    WindowUpdateFrame,
 )
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire import loops
+from wirehouse_codecs.hiero.wire.http2.events import (
+    Block,
+    Bodies,
+    Body,
+    Event,
+    Fields,
+    GoAway,
+    Gone,
+    Headers,
+    Lost,
+    Missing,
+    Placed,
+    Reset,
+)
+from wirehouse_codecs.hiero.wire.http2.frames import (
+    BLOCKS,
+    CHAIN_FRAME_BYTES,
+    CONTINUATION,
+    CONTROL,
+    CREDIBLE,
+    CUT,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    HEADERS,
+    MOST_FRAME_BYTES,
+    PADDED,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    SETTINGS_FIRST,
+    STREAM_MASK,
+    TLS,
+    UNTOLD_FRAME_BYTES,
+    chain,
+    is_update,
+)
+from wirehouse_codecs.hiero.wire.http2.side import (
+    MAX_BLOCK_BYTES,
+    MAX_TABLE_BYTES,
+    UNKNOWN_NAME,
+    Mode,
+    Side,
+)
 from wirehouse_codecs.hiero.wire.spans import (
     UNDECODABLE_BYTES,
-    Passed,
     Run,
     Undecodable,
-    from_text,
     run_of,
     runs,
-    to_text,
 )
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
-CANCEL: Final = 8
-
 READER_VERSION: Final = 2
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADER_BYTES: Final = 9
-#: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
-FRAME_BYTES: Final = 1 << 14
-UNTOLD_FRAME_BYTES: Final = (1 << 20) - 1
-MOST_FRAME_BYTES: Final = (1 << 24) - 1
-#: A header block, and the fields that it inflates to.
-MAX_BLOCK_BYTES: Final = 64 << 10
-#: The dynamic table of one side.
-MAX_TABLE_BYTES: Final = 64 << 10
 MAX_STREAMS: Final = 256
 MAX_RESET: Final = 16
 #: Streams that have ended, and whose late frames are not taken for those of an unknown one.
 MAX_CLOSED: Final = 256
-#: So many credible frame headers in a row are believed. Frames between them are not longer than this.
-CHAIN: Final = 3
-CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Of so many bytes the DATA frames are looked for together, at most so many.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
-#: Why a frame isn't whole.
-CUT: Final = "cut by a hole"
-#: In place of a name that isn't known.
-UNKNOWN_NAME: Final = b"?"
-
-Fields = tuple[tuple[bytes, bytes], ...]
-_HEADER: Final = struct.Struct(">HBBBI")
-_END_STREAM: Final = 0x1
-_END_HEADERS: Final = 0x4
-_PADDED: Final = 0x8
-_STREAM_MASK: Final = (1 << 31) - 1
-_SIDES: Final = tuple(Direction)
-_DATA, _HEADERS, _PUSH, _CONTINUATION = (
-    frame.type for frame in (DataFrame, HeadersFrame, PushPromiseFrame, ContinuationFrame)
-)
-_BLOCKS: Final = frozenset((_HEADERS, _PUSH, _CONTINUATION))
-_CONTROL: Final = frozenset(
-    frame.type for frame in (PriorityFrame, RstStreamFrame, SettingsFrame, PingFrame, GoAwayFrame, WindowUpdateFrame)
-)
-_SETTINGS: Final = SettingsFrame.type
-_RESET: Final = RstStreamFrame.type
-_UPDATE: Final = WindowUpdateFrame.type
-_UPDATE_BYTES: Final = HEADER_BYTES + 4
-#: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
-_TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]", re.DOTALL)
-#: The frame that a server must send first (RFC 9113 section 3.4).
-_SETTINGS_FIRST: Final = re.compile(rb"\x00..\x04\x00\x00{4}", re.DOTALL)
-#: A header that a frame of gRPC has, by length, type, flags and stream; or a preface.
-_ODD: Final = b"[" + b"".join(b"\\x%02x" % odd for odd in range(1, 256, 2)) + b"]"
-_STREAM: Final = rb"[\x00-\x7f].." + _ODD
-_CREDIBLE: Final = re.compile(
-    b"(?="
-    + b"|".join(
-        (
-            # Zeros would be empty DATA; without END_STREAM nobody sends it.
-            rb"(?!\x00{4}[\x00\x08])[\x00-\x0f]..\x00[\x00\x01\x08\x09]" + _STREAM,
-            rb"\x00..\x01[\x00\x01\x04\x05\x08\x09\x0c\x0d\x20\x21\x24\x25\x28\x29\x2c\x2d]" + _STREAM,
-            rb"\x00\x00\x05\x02\x00" + _STREAM,
-            rb"\x00\x00\x04\x03\x00" + _STREAM,
-            rb"\x00..\x04\x00\x00{4}",
-            rb"\x00{3}\x04\x01\x00{4}",
-            rb"\x00\x00\x08\x06[\x00\x01]\x00{4}",
-            rb"\x00..\x07\x00\x00{4}",
-            rb"\x00\x00\x04\x08\x00(?:\x00{4}|" + _STREAM + b")",
-            rb"\x00..\x09[\x00\x04]" + _STREAM,
-            re.escape(PREFACE[:HEADER_BYTES]),
-        )
-    )
-    + b")",
-    re.DOTALL,
-)
-
-
-class Block(StrEnum):
-    """What a header block is."""
-
-    REQUEST = "request"
-    RESPONSE = "response"
-    TRAILERS = "trailers"
-
-
-class Headers(NamedTuple):
-    """A header block."""
-
-    direction: Direction
-    place: Place
-    #: From the first frame of the block to the end of its last.
-    byte_start: int
-    byte_end: int
-    stream_id: int
-    block: Block
-    fields: Fields
-    #: All fields could be read.
-    complete: bool
-    end_stream: bool
-
-
-class Body(NamedTuple):
-    """Content of a stream: `run.data[start:end]`."""
-
-    run: Run
-    start: int
-    end: int
-    stream_id: int
-    #: These are the last of their DATA frame.
-    frame_ends: bool
-    end_stream: bool
-
-
-class Bodies(NamedTuple):
-    """Content of consecutive DATA frames of a stream, which go on: `run.data[begin:end]` of each span."""
-
-    run: Run
-    spans: list[tuple[int, int]]
-    stream_id: int
-    #: The last bytes are the last of their frame.
-    frame_ends: bool
-
-    def each(self, part: int = 0, begin: int | None = None) -> Iterator[Body]:
-        """From a part on, and within it from `begin` on, each as a body of its own."""
-        for number, (first, end) in enumerate(self.spans[part:], part):
-            ends = number + 1 < len(self.spans) or self.frame_ends
-            yield Body(self.run, first if begin is None else begin, end, self.stream_id, ends, False)
-            begin = None
-
-
-class Missing(NamedTuple):
-    """Content of a stream that is not in the capture."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    stream_id: int
-    frame_ends: bool
-    end_stream: bool
-    #: All of it is content. If not, it isn't known how much is padding.
-    sized: bool = True
-
-
-class Lost(NamedTuple):
-    """Any frames of a side may be missing here."""
-
-    direction: Direction
-    place: Place
-    byte_end: int
-
-
-class Placed(NamedTuple):
-    """Frames of a side are known again. Those that showed it are told before, and may have waited for it."""
-
-    direction: Direction
-    place: Place
-
-
-class Reset(NamedTuple):
-    """RST_STREAM: `direction` has said all it will in this stream."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    stream_id: int
-    #: None = it was cut.
-    code: int | None
-
-
-class GoAway(NamedTuple):
-    """GOAWAY: `direction` takes no stream above `last_stream_id`."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    last_stream_id: int
-    code: int
-    debug_data: bytes
-
-
-class Gone(NamedTuple):
-    """A stream is no longer known."""
-
-    place: Place
-    stream_id: int
-    #: Both sides have ended it; if not, there were too many others.
-    ended: bool
-
-
-Event = Headers | Body | Bodies | Missing | Lost | Placed | Reset | GoAway | Gone | Undecodable
-
-
-class _Mode(StrEnum):
-    """How the bytes of a side are read."""
-
-    #: Its first bytes.
-    START = "start"
-    FRAMES = "frames"
-    #: A credible frame is looked for.
-    SEARCH = "search"
-    #: It isn't HTTP/2 at all.
-    OTHER = "other"
-
-
-class _Table(HeaderTable):
-    """A dynamic table whose older entries may be unknown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.partial = False
-
-    def get_by_index(self, index: int) -> tuple[bytes, bytes]:
-        """The entry, or an unknown one in place of those that were added unseen."""
-        try:
-            return super().get_by_index(index)
-        except InvalidTableIndexError:
-            if not self.partial or not index:
-                raise
-            return UNKNOWN_NAME, b""
-
-    def forget(self) -> None:
-        """Entries may have been added or dropped unseen."""
-        size, self.partial = self.maxsize, True
-        self.maxsize = 0
-        self.maxsize = size
-
-
-@dataclass(slots=True)
-class _Side:
-    """What is known of one direction."""
-
-    direction: Direction
-    mode: _Mode
-    #: Header blocks or SETTINGS may be missing.
-    partial: bool
-    decoder: Decoder
-    passed: Passed
-    #: Position after the last byte that was taken.
-    end: int = 0
-    #: An unfinished frame that is held; its first bytes; or the bytes in which a frame is looked for.
-    pending: bytearray = field(default_factory=bytearray)
-    #: Position of the first of these.
-    start: int = 0
-    #: While a frame is looked for: up to where none begins, and which byte had to be seen to tell.
-    scanned: int = 0
-    decided: int = 0
-    reason: str = ""
-    #: Of a DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is
-    #: left, and whether it ends the stream. Padding is also what isn't told of other frames.
-    stream_id: int = 0
-    padded: bool = False
-    content: int = 0
-    padding: int = 0
-    end_stream: bool = False
-    #: Bytes of a frame that are passed over.
-    refused: int = 0
-    #: A header block: stream, whether it ends the stream, position, and what there is of it.
-    block_stream: int = 0
-    block_ends: bool = False
-    block_start: int = 0
-    block_end: int = 0
-    block: bytearray | None = None
-    #: A hole cut it.
-    block_cut: bool = False
-    #: The largest frame that the other side takes.
-    frame_limit: int = FRAME_BYTES
-    #: Bytes of prefaces, frame headers, padding, and frames that aren't told or are told with other events.
-    framing_bytes: int = 0
-
-    @property
-    def table(self) -> _Table:
-        table = self.decoder.header_table
-        assert isinstance(table, _Table)
-        return table
+SIDES: Final = tuple(Direction)
+_OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
 
 
 @dataclass(slots=True)
@@ -362,7 +131,7 @@ class Reader:
     """
 
     def __init__(self, *, started_late: bool = False, snapshot: Mapping[str, Any] | None = None) -> None:
-        self._sides = {direction: _new_side(direction, started_late) for direction in _SIDES}
+        self._sides = {direction: Side.begin(direction, started_late=started_late) for direction in SIDES}
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         #: Those of them that one side has reset.
         self._reset: dict[int, None] = {}
@@ -371,11 +140,11 @@ class Reader:
         #: What it is instead of HTTP/2.
         self._other = ""
         self._spans = np.empty((MOST_SPANS, 2), np.int64)
-        self._readers: Mapping[_Mode, Callable[[_Side, Run, int, list[Event]], int]] = {
-            _Mode.START: self._start,
-            _Mode.FRAMES: self._frames,
-            _Mode.SEARCH: self._search,
-            _Mode.OTHER: self._take_other,
+        self._readers: Mapping[Mode, Callable[[Side, Run, int, list[Event]], int]] = {
+            Mode.START: self._start,
+            Mode.FRAMES: self._frames,
+            Mode.SEARCH: self._search,
+            Mode.OTHER: self._take_other,
         }
         if snapshot is not None:
             self._restore(snapshot)
@@ -405,10 +174,10 @@ class Reader:
         side, place = self._sides[hole.direction], hole.place
         events: list[Event] = []
         side.end = hole.byte_end
-        if side.mode is _Mode.OTHER:
+        if side.mode is Mode.OTHER:
             return events
         events += side.passed.flush(place)
-        if side.mode is not _Mode.FRAMES or not self._pass_hole(side, hole, events):
+        if side.mode is not Mode.FRAMES or not self._pass_hole(side, hole, events):
             self._conclude(side, place, CUT, events)
             self._lose(side, place, hole.byte_end, "no frame begins here", events)
         return events
@@ -418,7 +187,7 @@ class Reader:
         events: list[Event] = []
         for side in self._sides.values():
             events += side.passed.flush(place)
-            if side.mode is _Mode.OTHER:
+            if side.mode is Mode.OTHER:
                 if side.end > side.start:
                     told = (side.start, side.end, None, b"", self._other)
                     events.append(Undecodable(side.direction, place, *told))
@@ -428,7 +197,7 @@ class Reader:
 
     # The first bytes
 
-    def _start(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _start(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         if not side.pending:
             side.start = run.start + at
         needed = HEADER_BYTES if len(side.pending) < HEADER_BYTES else len(PREFACE)
@@ -438,46 +207,46 @@ class Reader:
         if len(side.pending) < needed:
             return at
         place = run.place_of(run.start + at)
-        if _TLS.match(side.pending) and self._sides[_OTHER_SIDE[side.direction]].mode is _Mode.START:
+        if TLS.match(side.pending) and self._sides[_OTHER_SIDE[side.direction]].mode is Mode.START:
             self._be_other("TLS", side)
-        elif side.direction is Direction.SERVER and not _SETTINGS_FIRST.match(side.pending):
+        elif side.direction is Direction.SERVER and not SETTINGS_FIRST.match(side.pending):
             self._lose(side, place, run.start + at, "no SETTINGS first", events, keep=True)
         elif side.direction is Direction.SERVER:
             data = bytes(side.pending)
             side.pending.clear()
-            side.mode = _Mode.FRAMES
+            side.mode = Mode.FRAMES
             self._reread(side, run_of(side.direction, side.start, data, place), events)
         elif not PREFACE.startswith(side.pending):
             self._lose(side, place, run.start + at, "no HTTP/2 preface", events, keep=True)
         elif len(side.pending) == len(PREFACE):
             side.framing_bytes += len(PREFACE)
             side.pending.clear()
-            side.mode = _Mode.FRAMES
+            side.mode = Mode.FRAMES
         return at
 
-    def _reread(self, side: _Side, run: Run, events: list[Event]) -> None:
+    def _reread(self, side: Side, run: Run, events: list[Event]) -> None:
         at = 0
         while at < len(run.data):
             at = self._readers[side.mode](side, run, at, events)
 
-    def _be_other(self, other: str, first: _Side) -> None:
+    def _be_other(self, other: str, first: Side) -> None:
         """The connection isn't HTTP/2: one row a side will say so at its end."""
         self._other = other
         for side in self._sides.values():
             if side is not first and not side.pending:
                 side.start = side.end
-            side.mode = _Mode.OTHER
+            side.mode = Mode.OTHER
             side.pending.clear()
 
-    def _take_other(self, _: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _take_other(self, _: Side, run: Run, at: int, events: list[Event]) -> int:
         return len(run.data)
 
     # Frames
 
-    def _frames(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _frames(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Take frames, and parts of frames, as long as their places are known; the position after them."""
         end = len(run.data)
-        while at < end and side.mode is _Mode.FRAMES:
+        while at < end and side.mode is Mode.FRAMES:
             if end - at >= BULK_BYTES and self._takes_bulk(side, run, at):
                 at = self._take_bulk(side, run, at, events)
             elif side.padded:
@@ -508,24 +277,24 @@ class Reader:
                 at = self._hold(side, run, at, events)
         return at
 
-    def _takes_bulk(self, side: _Side, run: Run, at: int) -> bool:
+    def _takes_bulk(self, side: Side, run: Run, at: int) -> bool:
         """What comes is content of the stream that DATA was of last, and goes on."""
         if side.pending or side.padded or side.padding or side.refused or side.block is not None:
             return False
         if side.content:
             return not side.end_stream
         stream = self._streams.get(side.stream_id)
-        if stream is None or side.direction in stream.ended or run.data[at + 3] != _DATA or run.data[at + 4]:
+        if stream is None or side.direction in stream.ended or run.data[at + 3] != DATA or run.data[at + 4]:
             return False
-        high, low, _, _, stream_id = _HEADER.unpack_from(run.data, at)
+        high, low, _, _, stream_id = HEADER.unpack_from(run.data, at)
         length: int = high << 8 | low
         return stream_id == side.stream_id and 0 < length <= self._bulk_limit(side)
 
-    def _bulk_limit(self, side: _Side) -> int:
+    def _bulk_limit(self, side: Side) -> int:
         """The largest frame that needs no other look."""
         return min(side.frame_limit, UNTOLD_FRAME_BYTES) if side.partial else side.frame_limit
 
-    def _take_bulk(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _take_bulk(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Take DATA frames of one stream, and parts of such frames; the position after them."""
         data = np.frombuffer(run.data, np.uint8)
         known = (side.content, side.stream_id, self._bulk_limit(side))
@@ -539,7 +308,7 @@ class Reader:
             self._streams.move_to_end(side.stream_id)
         return at
 
-    def _hold(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _hold(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Take of a frame what there is of its header, and of its payload if that is read as a whole."""
         held, data = side.pending, run.data
         if len(held) < HEADER_BYTES:
@@ -557,30 +326,30 @@ class Reader:
         if len(held) == size:
             frame = bytes(held)
             held.clear()
-            if _is_update(frame):
+            if is_update(frame):
                 side.framing_bytes += size
             else:
                 self._take_frame(side, frame, run.place_of(run.start + at), events)
         return at
 
-    def _begin(self, side: _Side, run: Run, at: int, events: list[Event]) -> bool:
+    def _begin(self, side: Side, run: Run, at: int, events: list[Event]) -> bool:
         """A frame header was read; whether the frame is held until it is whole."""
-        high, low, kind, flags, stream_id = _HEADER.unpack(side.pending)
-        length, stream_id = high << 8 | low, stream_id & _STREAM_MASK
-        if length > side.frame_limit or (side.partial and length and not _CREDIBLE.match(side.pending)):
+        high, low, kind, flags, stream_id = HEADER.unpack(side.pending)
+        length, stream_id = high << 8 | low, stream_id & STREAM_MASK
+        if length > side.frame_limit or (side.partial and length and not CREDIBLE.match(side.pending)):
             reason = f"no frame of type {kind} with {length} bytes is credible here"
             self._lose(side, run.place_of(run.start + at), run.start + at, reason, events, keep=True)
             return False
-        if side.block is not None and (kind != _CONTINUATION or stream_id != side.block_stream):
+        if side.block is not None and (kind != CONTINUATION or stream_id != side.block_stream):
             self._break_block(side, run.place_of(run.start + at), events)
-        if kind == _DATA:
+        if kind == DATA:
             self._begin_data(side, run, at, (length, flags, stream_id), events)
             return False
-        if kind in _BLOCKS or kind in _CONTROL:
+        if kind in BLOCKS or kind in CONTROL:
             if length <= MAX_BLOCK_BYTES:
                 return True
             self._refuse(side, run, length, f"a frame of type {kind} with {length} bytes", events)
-            if kind in _BLOCKS:
+            if kind in BLOCKS:
                 side.table.forget()
             return False
         # Frames of unknown type are ignored (RFC 9113 section 4.1).
@@ -589,7 +358,7 @@ class Reader:
         side.padding = length
         return False
 
-    def _begin_data(self, side: _Side, run: Run, at: int, frame: tuple[int, int, int], events: list[Event]) -> None:
+    def _begin_data(self, side: Side, run: Run, at: int, frame: tuple[int, int, int], events: list[Event]) -> None:
         length, flags, stream_id = frame
         refusal = None
         stream = self._streams.get(stream_id)
@@ -597,19 +366,19 @@ class Reader:
             refusal = self._refusal(side, stream_id, run.place_of(run.start + at), events)
         else:
             self._streams.move_to_end(stream_id)
-        if refusal is None and flags & _PADDED and not length:
+        if refusal is None and flags & PADDED and not length:
             refusal = "a padded frame without padding"
         if refusal is not None:
             self._refuse(side, run, length, refusal, events)
             return
         side.pending.clear()
         side.framing_bytes += HEADER_BYTES
-        side.stream_id, side.content, side.end_stream = stream_id, length, bool(flags & _END_STREAM)
-        side.padded = bool(flags & _PADDED)
+        side.stream_id, side.content, side.end_stream = stream_id, length, bool(flags & END_STREAM)
+        side.padded = bool(flags & PADDED)
         if not length:
             self._end_empty(side, run, at, events)
 
-    def _begin_padded(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _begin_padded(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         length = side.content - 1
         side.content = length - side.padding
         if side.content < 0:
@@ -619,13 +388,13 @@ class Reader:
             self._end_empty(side, run, at, events)
         return at
 
-    def _end_empty(self, side: _Side, run: Run, at: int, events: list[Event]) -> None:
+    def _end_empty(self, side: Side, run: Run, at: int, events: list[Event]) -> None:
         """A DATA frame without content may still end its stream."""
         if side.end_stream:
             events.append(Body(run, at, at, side.stream_id, True, True))
             self._end(side.stream_id, side.direction, run.place_of(run.start + at), events)
 
-    def _refuse(self, side: _Side, run: Run, length: int, reason: str, events: list[Event]) -> None:
+    def _refuse(self, side: Side, run: Run, length: int, reason: str, events: list[Event]) -> None:
         """Pass over the frame whose header is held, and whose payload has `length` bytes."""
         place = run.place_of(side.start + HEADER_BYTES)
         header = run_of(side.direction, side.start, bytes(side.pending), place)
@@ -635,7 +404,7 @@ class Reader:
         if not length:
             events += side.passed.flush(place)
 
-    def _take_frame(self, side: _Side, data: bytes, place: Place, events: list[Event]) -> None:
+    def _take_frame(self, side: Side, data: bytes, place: Place, events: list[Event]) -> None:
         """A whole frame other than DATA."""
         view = memoryview(data)
         try:
@@ -643,7 +412,7 @@ class Reader:
             frame.parse_body(view[HEADER_BYTES:])
         except HyperframeError as error:
             self._undecodable(side, data, place, str(error), events)
-            if data[3] in _BLOCKS:
+            if data[3] in BLOCKS:
                 side.table.forget()
             return
         side.framing_bytes += len(data)
@@ -666,18 +435,18 @@ class Reader:
                 events.append(GoAway(*span, *told))
 
     def _take_reset(
-        self, side: _Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
+        self, side: Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
     ) -> None:
         events.append(Reset(side.direction, place, side.start, end, stream_id, code))
         self._end(stream_id, side.direction, place, events)
         self._note_reset(stream_id, place, events)
 
-    def _undecodable(self, side: _Side, data: bytes, place: Place, reason: str, events: list[Event]) -> None:
+    def _undecodable(self, side: Side, data: bytes, place: Place, reason: str, events: list[Event]) -> None:
         """A whole frame that is none."""
         told = (side.start, side.start + len(data), None, data, reason)
         events.append(Undecodable(side.direction, place, *told))
 
-    def _take_settings(self, side: _Side, frame: SettingsFrame) -> None:
+    def _take_settings(self, side: Side, frame: SettingsFrame) -> None:
         """They say what the other side may send."""
         other = self._sides[_OTHER_SIDE[side.direction]]
         largest = min(frame.settings.get(SettingsFrame.MAX_FRAME_SIZE, 0), MOST_FRAME_BYTES)
@@ -687,7 +456,7 @@ class Reader:
 
     # Frames that a hole cuts
 
-    def _pass_hole(self, side: _Side, hole: Hole, events: list[Event]) -> bool:
+    def _pass_hole(self, side: Side, hole: Hole, events: list[Event]) -> bool:
         """Pass over a hole that ends in the frame in which it begins; False = it doesn't."""
         place, start, size = hole.place, hole.byte_start, hole.byte_end - hole.byte_start
         if side.pending:
@@ -711,13 +480,13 @@ class Reader:
                 self._end(side.stream_id, side.direction, place, events)
         return True
 
-    def _cut_frame(self, side: _Side, place: Place, size: int, events: list[Event]) -> bool:
+    def _cut_frame(self, side: Side, place: Place, size: int, events: list[Event]) -> bool:
         """As `_pass_hole`, of a frame that is held: its header says what is lost."""
         held = bytes(side.pending)
         if len(held) < HEADER_BYTES:
             return False
-        high, low, kind, flags, stream_id = _HEADER.unpack_from(held)
-        length, stream_id = high << 8 | low, stream_id & _STREAM_MASK
+        high, low, kind, flags, stream_id = HEADER.unpack_from(held)
+        length, stream_id = high << 8 | low, stream_id & STREAM_MASK
         end = side.start + HEADER_BYTES + length
         left = HEADER_BYTES + length - len(held) - size
         if left < 0:
@@ -725,30 +494,30 @@ class Reader:
         side.pending.clear()
         side.refused, side.reason = left, CUT
         self._undecodable(side, held, place, CUT, events)
-        if kind in _BLOCKS:
+        if kind in BLOCKS:
             self._cut_block(side, (kind, flags, stream_id, end), place, events)
-        elif kind == _SETTINGS:
+        elif kind == SETTINGS:
             self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
-        elif kind == _RESET and stream_id in self._streams:
+        elif kind == RESET and stream_id in self._streams:
             self._take_reset(side, end, stream_id, None, place, events)
         return True
 
-    def _cut_block(self, side: _Side, frame: tuple[int, int, int, int], place: Place, events: list[Event]) -> None:
+    def _cut_block(self, side: Side, frame: tuple[int, int, int, int], place: Place, events: list[Event]) -> None:
         """A frame with a part of a header block isn't whole."""
         kind, flags, stream_id, end = frame
         side.table.forget()
-        if kind == _HEADERS:
-            side.block, side.block_stream, side.block_ends = bytearray(), stream_id, bool(flags & _END_STREAM)
+        if kind == HEADERS:
+            side.block, side.block_stream, side.block_ends = bytearray(), stream_id, bool(flags & END_STREAM)
             side.block_start = side.start
         if side.block is None:
             return
         side.block_end, side.block_cut = end, True
-        if flags & _END_HEADERS:
+        if flags & END_HEADERS:
             self._end_block(side, place, events)
 
     # Header blocks
 
-    def _continue(self, side: _Side, frame: ContinuationFrame, data: bytes, place: Place, events: list[Event]) -> None:
+    def _continue(self, side: Side, frame: ContinuationFrame, data: bytes, place: Place, events: list[Event]) -> None:
         if side.block is None:
             side.framing_bytes -= len(data)
             self._undecodable(side, data, place, "CONTINUATION without a header block before it", events)
@@ -761,7 +530,7 @@ class Reader:
             return
         self._take_block(side, frame, place, events)
 
-    def _take_block(self, side: _Side, frame: Frame, place: Place, events: list[Event]) -> None:
+    def _take_block(self, side: Side, frame: Frame, place: Place, events: list[Event]) -> None:
         """Read the header block if it is whole."""
         if "END_HEADERS" not in frame.flags or side.block is None:
             return
@@ -772,7 +541,7 @@ class Reader:
             return
         self._end_block(side, place, events)
 
-    def _end_block(self, side: _Side, place: Place, events: list[Event]) -> None:
+    def _end_block(self, side: Side, place: Place, events: list[Event]) -> None:
         """The last frame of the header block came."""
         assert side.block is not None
         fields, fault = ((), "") if side.block_cut else self._decode(side, bytes(side.block))
@@ -789,7 +558,7 @@ class Reader:
         if side.block_ends:
             self._end(side.block_stream, side.direction, place, events)
 
-    def _decode(self, side: _Side, block: bytes) -> tuple[Fields, str]:
+    def _decode(self, side: Side, block: bytes) -> tuple[Fields, str]:
         """The fields, and why they can't be read."""
         try:
             return tuple((name, value) for name, value in side.decoder.decode(block, raw=True)), ""
@@ -798,7 +567,7 @@ class Reader:
             # What it names may be of the block itself.
             return (), f"a header block of {len(block)} bytes can't be read: {type(error).__name__}"
 
-    def _break_block(self, side: _Side, place: Place, events: list[Event]) -> None:
+    def _break_block(self, side: Side, place: Place, events: list[Event]) -> None:
         """A header block will never be whole."""
         if side.block is not None:
             told = (side.block_start, side.block_end, None, b"", "a header block without end")
@@ -808,7 +577,7 @@ class Reader:
 
     # Streams
 
-    def _place_block(self, side: _Side, place: Place, events: list[Event]) -> tuple[Block, str | None]:
+    def _place_block(self, side: Side, place: Place, events: list[Event]) -> tuple[Block, str | None]:
         """What the header block of a side is, and why it can't be."""
         stream_id = side.block_stream
         known = self._streams.get(stream_id)
@@ -827,7 +596,7 @@ class Reader:
         trailers = side.direction is Direction.CLIENT or side.block_ends
         return Block.TRAILERS if trailers else Block.RESPONSE, None
 
-    def _refusal(self, side: _Side, stream_id: int, place: Place, events: list[Event]) -> str | None:
+    def _refusal(self, side: Side, stream_id: int, place: Place, events: list[Event]) -> str | None:
         """Why a side can't send in this stream. One whose beginning wasn't seen is opened."""
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -853,7 +622,7 @@ class Reader:
         if stream is None or direction in stream.ended:
             return
         stream.ended.append(direction)
-        if len(stream.ended) == len(_SIDES):
+        if len(stream.ended) == len(SIDES):
             self._forget(stream_id, place, events)
 
     def _note_reset(self, stream_id: int, place: Place, events: list[Event]) -> None:
@@ -865,7 +634,7 @@ class Reader:
 
     def _forget(self, stream_id: int, place: Place, events: list[Event]) -> None:
         stream = self._streams.pop(stream_id)
-        ended = stream_id in self._reset or len(stream.ended) == len(_SIDES)
+        ended = stream_id in self._reset or len(stream.ended) == len(SIDES)
         self._reset.pop(stream_id, None)
         self._closed.append(stream_id)
         events.append(Gone(place, stream_id, ended))
@@ -876,12 +645,12 @@ class Reader:
     # Lost places
 
     def _lose(
-        self, side: _Side, place: Place, byte_end: int, reason: str, events: list[Event], *, keep: bool = False
+        self, side: Side, place: Place, byte_end: int, reason: str, events: list[Event], *, keep: bool = False
     ) -> None:
         """Look for a frame from here on; `keep` the bytes that are held."""
         self._break_block(side, place, events)
         side.table.forget()
-        side.partial, side.mode, side.reason = True, _Mode.SEARCH, reason
+        side.partial, side.mode, side.reason = True, Mode.SEARCH, reason
         self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
         side.padded, side.content, side.padding, side.refused = False, 0, 0, 0
         if not keep:
@@ -890,12 +659,12 @@ class Reader:
         side.scanned = side.decided = 0
         events.append(Lost(side.direction, place, byte_end))
 
-    def _allow_all(self, side: _Side) -> None:
+    def _allow_all(self, side: Side) -> None:
         """SETTINGS that say what a side may send may be missing."""
         side.frame_limit = max(side.frame_limit, UNTOLD_FRAME_BYTES)
         side.decoder.max_allowed_table_size = MAX_TABLE_BYTES
 
-    def _search(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+    def _search(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Look for a credible frame in what is held and the next bytes of the run: few, for it may be lost again."""
         if not side.pending:
             side.start = run.start + at
@@ -909,11 +678,11 @@ class Reader:
         self._found(side, offset, data, place, events)
         return decided - run.start
 
-    def _scan(self, side: _Side, run: Run, events: list[Event]) -> tuple[int | None, int]:
+    def _scan(self, side: Side, run: Run, events: list[Event]) -> tuple[int | None, int]:
         """Where in what is held a frame begins, and the position of the byte that had to be seen to tell."""
         held = side.pending
         while True:
-            found = _CREDIBLE.search(held, side.scanned)
+            found = CREDIBLE.search(held, side.scanned)
             side.scanned = max(side.scanned, len(held) - HEADER_BYTES + 1) if found is None else found.start()
             while side.scanned >= UNDECODABLE_BYTES:
                 # All before it was told apart once the last of it could begin no frame.
@@ -921,7 +690,7 @@ class Reader:
                 self._let_go(side, UNDECODABLE_BYTES, run.place_of(seen), events)
             if found is None:
                 return None, 0
-            is_frame, needed = _chain(held, side.scanned, min(side.frame_limit, CHAIN_FRAME_BYTES))
+            is_frame, needed = chain(held, side.scanned, min(side.frame_limit, CHAIN_FRAME_BYTES))
             if is_frame is None:
                 return None, 0
             side.decided = max(side.decided, side.start + needed)
@@ -929,22 +698,22 @@ class Reader:
                 return side.scanned, side.decided
             side.scanned += 1
 
-    def _found(self, side: _Side, offset: int, data: bytes, place: Place, events: list[Event]) -> None:
+    def _found(self, side: Side, offset: int, data: bytes, place: Place, events: list[Event]) -> None:
         """Frames begin at `offset` of what is held; the first of them are `data`."""
         self._let_go(side, offset, place, events)
         start = side.start
         side.pending.clear()
-        side.mode = _Mode.FRAMES
+        side.mode = Mode.FRAMES
         if data.startswith(PREFACE):
             # The connection begins here.
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
             data, start = data[len(PREFACE) :], start + len(PREFACE)
         self._reread(side, run_of(side.direction, start, data, place), events)
-        if side.mode is _Mode.FRAMES:
+        if side.mode is Mode.FRAMES:
             events.append(Placed(side.direction, place))
 
-    def _let_go(self, side: _Side, size: int, place: Place, events: list[Event]) -> None:
+    def _let_go(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
         if size:
             data = bytes(side.pending[:size])
             del side.pending[:size]
@@ -953,16 +722,16 @@ class Reader:
             side.start += size
             side.scanned = max(side.scanned - size, 0)
 
-    def _conclude(self, side: _Side, place: Place, reason: str, events: list[Event]) -> None:
+    def _conclude(self, side: Side, place: Place, reason: str, events: list[Event]) -> None:
         """No byte follows on what is held."""
-        if side.mode is _Mode.SEARCH and side.pending:
+        if side.mode is Mode.SEARCH and side.pending:
             held, limit = bytes(side.pending), min(side.frame_limit, CHAIN_FRAME_BYTES)
-            starts = (found.start() for found in _CREDIBLE.finditer(held, side.scanned))
-            offset = next((start for start in starts if _chain(held, start, limit, final=True)[0]), None)
+            starts = (found.start() for found in CREDIBLE.finditer(held, side.scanned))
+            offset = next((start for start in starts if chain(held, start, limit, final=True)[0]), None)
             if offset is not None:
                 self._found(side, offset, held[offset:], place, events)
         self._break_block(side, place, events)
-        if side.mode is not _Mode.SEARCH and side.pending:
+        if side.mode is not Mode.SEARCH and side.pending:
             side.reason = reason
         while side.pending:
             self._let_go(side, min(len(side.pending), UNDECODABLE_BYTES), place, events)
@@ -974,7 +743,7 @@ class Reader:
         """The state for JSON: a reader that is given it goes on as this one."""
         return {
             "version": READER_VERSION,
-            "sides": {side.direction: _side_to_json(side) for side in self._sides.values()},
+            "sides": {side.direction: side.to_json() for side in self._sides.values()},
             "streams": [[number, one.requested, list(one.ended)] for number, one in self._streams.items()],
             "reset": list(self._reset),
             "closed": list(self._closed),
@@ -986,85 +755,9 @@ class Reader:
         if state.get("version") != READER_VERSION:
             raise StateVersionError(what="HTTP/2 reader", found=state.get("version"), expected=READER_VERSION)
         for direction, side in self._sides.items():
-            _restore_side(side, state["sides"][direction])
+            side.restore(state["sides"][direction])
         for number, requested, ended in state["streams"]:
             self._streams[number] = _Stream(requested, [Direction(one) for one in ended])
         self._reset = dict.fromkeys(state["reset"])
         self._closed.extend(state["closed"])
         self._highest, self._other = state["highest"], state["other"]
-
-
-_OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
-
-
-def _new_side(direction: Direction, started_late: bool) -> _Side:
-    decoder = Decoder(max_header_list_size=MAX_BLOCK_BYTES)
-    table = decoder.header_table = _Table()
-    side = _Side(direction, _Mode.START, started_late, decoder, Passed(direction))
-    if started_late:
-        side.mode, side.reason, table.partial = _Mode.SEARCH, "no frame begins here", True
-        side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
-    return side
-
-
-def _is_update(frame: bytes) -> bool:
-    """WINDOW_UPDATE, of which a bulk transfer has very many: nothing is told of it."""
-    if frame[3] != _UPDATE or len(frame) != _UPDATE_BYTES:
-        return False
-    return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= _STREAM_MASK
-
-
-def _chain(held: bytes | bytearray, at: int, limit: int, *, final: bool = False) -> tuple[bool | None, int]:
-    """Whether frames begin at `at`, None if more bytes have to be seen; and up to where it had to be looked.
-
-    `final`: no more bytes come, and fewer frames are enough if the last one ends with them.
-    """
-    if held.startswith(PREFACE[:HEADER_BYTES], at):
-        needed = at + len(PREFACE)
-        return (None if len(held) < needed else held.startswith(PREFACE, at)), needed
-    for number in range(CHAIN):
-        needed = at + HEADER_BYTES
-        if len(held) < needed:
-            return (True if final and number and at == len(held) else None), needed
-        length = int.from_bytes(held[at : at + 3], "big")
-        if length > limit or not _CREDIBLE.match(held, at):
-            return False, needed
-        at = needed + length
-    return True, needed
-
-
-#: What of a side carried state holds as it is.
-_PLAIN: Final = (
-    *("partial", "end", "start", "scanned", "decided", "reason", "stream_id", "padded", "content", "padding"),
-    *("end_stream", "refused", "block_stream", "block_ends", "block_start", "block_end", "block_cut"),
-    *("frame_limit", "framing_bytes"),
-)
-
-
-def _side_to_json(side: _Side) -> dict[str, Any]:
-    table = side.table
-    return {
-        **{name: getattr(side, name) for name in _PLAIN},
-        "mode": side.mode,
-        "pending": to_text(side.pending),
-        "block": None if side.block is None else to_text(side.block),
-        "passed": side.passed.to_json(),
-        "table": [[to_text(name), to_text(value)] for name, value in table.dynamic_entries],
-        "table_partial": table.partial,
-        "table_size": table.maxsize,
-        "allowed_table_size": side.decoder.max_allowed_table_size,
-    }
-
-
-def _restore_side(side: _Side, state: Mapping[str, Any]) -> None:
-    for name in _PLAIN:
-        setattr(side, name, state[name])
-    side.mode = _Mode(state["mode"])
-    side.pending = bytearray(from_text(state["pending"]))
-    side.block = None if state["block"] is None else bytearray(from_text(state["block"]))
-    side.passed.restore(state["passed"])
-    side.table.maxsize = state["table_size"]
-    for name, value in reversed(state["table"]):
-        side.table.add(from_text(name), from_text(value))
-    side.table.partial = state["table_partial"]
-    side.decoder.max_allowed_table_size = state["allowed_table_size"]

@@ -1,0 +1,395 @@
+"""A publisher's call as a table (specification, "Base Protocol" and "Error Handling")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from wirehouse_codecs.hiero.profiles import NO_BLOCK
+from wirehouse_codecs.hiero.session.steps import Broken, Effect, Said, Step, after, block_name, unknowing
+from wirehouse_codecs.tcp.endpoints import Direction
+
+if TYPE_CHECKING:
+    from wirehouse_codecs.hiero.session.session import Call
+
+#: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
+MOST_SKIPS: Final = 16
+#: Headers of a call that wait for an answer; of more the oldest is forgotten.
+MOST_WAITING: Final = 16
+_TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
+
+
+class State(StrEnum):
+    """Where a publisher's call stands."""
+
+    CONNECTED = "connected"
+    STREAMING = "streaming"
+    PROVEN = "block proven"
+    DUPLICATE = "answered duplicate"
+    BEHIND = "answered behind"
+    SKIPPED = "told to skip"
+    RESEND = "asked to resend"
+    PUBLISHER_ENDED = "ended by the publisher"
+    NODE_ENDED = "ended by the node"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+class Input(StrEnum):
+    """What is said on a publisher's call."""
+
+    HEADER = "header"
+    ITEMS = "items"
+    PROOF = "proof"
+    BLOCK_END = "block end"
+    END_STREAM = "EndStream"
+    HALF_CLOSE = "half close"
+    CANCEL = "cancel"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    DUPLICATE = "duplicate"
+    #: The answer that ends the call.
+    DUPLICATE_END = "duplicate, and the end"
+    BEHIND = "behind"
+    BEHIND_END = "behind, and the end"
+    SKIP = "skip"
+    RESEND = "resend"
+    END_OF_STREAM = "EndOfStream"
+    TRAILERS = "trailers"
+    RESET = "reset"
+    DISCONNECT = "publisher closes the connection"
+    NODE_DISCONNECT = "node closes the connection"
+
+
+#: What the publisher sends.
+OF_PUBLISHER: Final = frozenset({Input.HEADER, Input.ITEMS, Input.PROOF, Input.BLOCK_END, Input.END_STREAM})
+
+
+# A publisher's call: effects
+
+
+def _offer(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    if said.number is not None:
+        memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
+    memory.header, memory.header_end = said.number, said.byte_end
+    memory.headers += 1
+    return []
+
+
+def _offer_after_behind(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
+    went_on = memory.went_on or unknowing(said, memory.reported_end)
+    _offer(call, said)
+    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+    if not reported or number is None or number == after(reported) or went_on:
+        return []
+    if memory.acknowledged is not None and memory.acknowledged >= after(reported):
+        # The header after the reported block came, and was captured late or not at all.
+        return []
+    if memory.complete and crossed and before is not None and number == before + 1:
+        return []
+    return [("resend_from_l1", f"after Behind({block_name(reported)}) comes the header of {number}")]
+
+
+def _offer_after_duplicate(call: Call, said: Said) -> Broken:
+    refused, number = call.memory.refused, said.number
+    went_on = call.memory.went_on or unknowing(said, call.memory.reported_end)
+    _offer(call, said)
+    if refused is None or number is None or number > refused or went_on:
+        return []
+    return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
+
+
+def _offer_after_resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    wanted, crossed = memory.reported, call.in_flight(said)
+    _offer(call, said)
+    if crossed or wanted is None or number in (None, wanted):
+        return []
+    if memory.acknowledged is not None and memory.acknowledged >= wanted:
+        return []
+    return [("skip_pair", f"after ResendBlock({wanted}) comes the header of {number}")]
+
+
+def _go_on(rule: str) -> Effect:
+    """Items of the refused or skipped block, of which some may have been on their way."""
+
+    def effect(call: Call, said: Said) -> Broken:
+        call.memory.complete |= said.input is Input.PROOF
+        if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
+            return []
+        call.memory.went_on = True
+        return [(rule, f"items of block {call.memory.header} go on after the answer")]
+
+    return effect
+
+
+def after_end(call: Call, said: Said) -> Broken:
+    """Something of the publisher after the end. It is told once."""
+    memory = call.memory
+    in_time = said.at_ns - max(memory.ended_ns, memory.unaware_ns) <= call.options.in_flight_ns
+    if memory.went_on or memory.missed or in_time or unknowing(said, memory.ended_end):
+        return []
+    memory.went_on = True
+    shown = f"{said.input} while the call is {call.state}"
+    return [("end_last", shown, Direction.CLIENT) if call.state is State.PUBLISHER_ENDED else ("end_last", shown)]
+
+
+def _without_header(call: Call, said: Said) -> Broken:
+    return [("structure", f"{said.input} before any header")]
+
+
+def _end_block(call: Call, said: Said) -> Broken:
+    header = call.memory.header
+    if said.number is None or header is None or said.number == header:
+        return []
+    return [("structure", f"BlockEnd names block {said.number}, the header {header}")]
+
+
+def _end_unproven(call: Call, said: Said) -> Broken:
+    return [("structure", f"BlockEnd of block {said.number} without a proof")]
+
+
+def _end_stream(call: Call, said: Said) -> Broken:
+    call.memory.went_on = False
+    broken = [*_range(said)]
+    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and not unknowing(said, call.memory.reported_end):
+        broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
+    return broken
+
+
+def _range(said: Said) -> Broken:
+    """A range that is missing is judged in correlation: there L is known."""
+    if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
+        return []
+    shown = f"the earliest block {said.earliest} is above the latest {block_name(said.latest)}"
+    return [("earliest", shown, Direction.CLIENT)]
+
+
+def _acknowledge(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    assert number is not None
+    memory.skips = [skip for skip in memory.skips if skip[0] > number]
+    memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
+    if memory.acknowledged is not None and number <= memory.acknowledged:
+        return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}", Direction.SERVER)]
+    memory.acknowledged = number
+    return []
+
+
+def _refuse(call: Call, said: Said) -> None:
+    memory = call.memory
+    memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
+    memory.complete = call.state is State.PROVEN
+    # Before its next header the publisher is told once that it goes on.
+    memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
+
+
+def _behind(call: Call, said: Said) -> Broken:
+    _refuse(call, said)
+    number, reported = call.memory.refused, said.number
+    if number is None or reported is None:
+        return []
+    if number == after(reported):
+        return [("next", f"the next block {number} is answered Behind({block_name(reported)})")]
+    if number <= reported != NO_BLOCK and (number or reported):
+        return [(call.otherwise("duplicate"), f"block {number} is answered Behind({reported})")]
+    return []
+
+
+def _duplicate(call: Call, said: Said) -> Broken:
+    _refuse(call, said)
+    number, reported = call.memory.refused, said.number
+    if number is None or reported is None or number <= reported != NO_BLOCK:
+        return []
+    # Without a number the answer breaks another rule: see correlation.
+    return [("next", f"block {number} is answered as a duplicate by {block_name(reported)}")] if reported else []
+
+
+def _skip(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    assert said.number is not None
+    memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
+    # The publisher may have gone on before it read this.
+    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
+    if not call.skips_earlier(said):
+        memory.refused = said.number if said.number == memory.header else None
+        memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
+    if memory.header is None or said.number == memory.header or gone_on:
+        if memory.acknowledged is None or said.number > memory.acknowledged:
+            memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
+        return []
+    return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
+
+
+def _resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    assert number is not None
+    memory.skips = [skip for skip in memory.skips if skip[0] != number]
+    memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
+    memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
+    if memory.acknowledged is not None and number <= memory.acknowledged:
+        shown = f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged"
+        return [("skip_pair", shown, Direction.SERVER)]
+    return []
+
+
+def _node_ends(call: Call, said: Said) -> Broken:
+    call.memory.ended_ns, call.memory.ended_end, call.memory.went_on = said.at_ns, said.byte_end, False
+    call.memory.skips.clear()
+    call.memory.waiting.clear()
+    return []
+
+
+def _duplicate_ends(call: Call, said: Said) -> Broken:
+    return [*_duplicate(call, said), *_node_ends(call, said)]
+
+
+def _behind_ends(call: Call, said: Said) -> Broken:
+    return [*_behind(call, said), *_node_ends(call, said)]
+
+
+def _leave(call: Call, said: Said) -> Broken:
+    """The publisher ends the call, or its connection does."""
+    waited = [skip for skip in call.memory.skips if said.at_ns - skip[1] > call.options.in_flight_ns]
+    call.memory.skips.clear()
+    if waited:
+        return [("skip_pair", f"neither an acknowledgement nor ResendBlock follows on SkipBlock({waited[0][0]})")]
+    return []
+
+
+def _leave_unproven(call: Call, said: Said) -> Broken:
+    return [("ended_without_end_stream", f"{said.input} within block {call.memory.header}, which has no proof")]
+
+
+def _over(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    if not memory.ended_ns:
+        memory.ended_ns, memory.ended_end = said.at_ns, said.byte_end
+    return []
+
+
+def _node_leaves(call: Call, said: Said) -> Broken:
+    _over(call, said)
+    if call.memory.missed:
+        # It may be among what is missing.
+        return []
+    return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
+
+
+# A publisher's call: the table
+
+_ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
+#: Answers to a header, and whether it is one by `duplicate` or `behind`.
+ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+    {
+        Input.DUPLICATE: "duplicate",
+        Input.DUPLICATE_END: "duplicate",
+        Input.BEHIND: "behind",
+        Input.BEHIND_END: "behind",
+    }
+)
+OPEN_STATES: Final = (*_ANSWERABLE, State.SKIPPED, State.RESEND)
+ENDED: Final = (State.PUBLISHER_ENDED, State.NODE_ENDED)
+
+PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
+    {
+        (State.CONNECTED, Input.HEADER): Step(State.STREAMING, _offer),
+        # The block before it is dropped.
+        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
+        (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
+        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
+        (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
+        # It is found once.
+        **{
+            (State.CONNECTED, said): Step(State.UNKNOWN, _without_header)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
+        (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
+        (State.STREAMING, Input.PROOF): Step(State.PROVEN),
+        (State.STREAMING, Input.BLOCK_END): Step(State.PROVEN, _end_unproven),
+        # What stands behind a proof is judged with the block.
+        (State.PROVEN, Input.ITEMS): Step(State.PROVEN),
+        (State.PROVEN, Input.PROOF): Step(State.PROVEN),
+        (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
+        **{
+            (state, said): Step(state, _go_on(rule))
+            for state, rule in (
+                (State.DUPLICATE, "recheck"),
+                (State.BEHIND, "resend_from_l1"),
+                (State.SKIPPED, "skip_pair"),
+            )
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
+        **{
+            (state, said): Step(state)
+            for state in (State.RESEND, State.UNKNOWN)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
+        **{
+            (state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream)
+            for state in (*OPEN_STATES, State.UNKNOWN)
+        },
+        **{(State.NODE_ENDED, said): Step(State.NODE_ENDED, after_end) for said in Input if said in OF_PUBLISHER},
+        # The node
+        **{
+            (state, Input.ACKNOWLEDGEMENT): Step(state, _acknowledge) for state in (*OPEN_STATES, *ENDED, State.UNKNOWN)
+        },
+        **{(state, Input.DUPLICATE): Step(State.DUPLICATE, _duplicate) for state in (*OPEN_STATES, State.UNKNOWN)},
+        **{
+            (state, Input.DUPLICATE_END): Step(State.NODE_ENDED, _duplicate_ends)
+            for state in (*OPEN_STATES, State.UNKNOWN)
+        },
+        **{(state, Input.BEHIND): Step(State.BEHIND, _behind) for state in (*OPEN_STATES, State.UNKNOWN)},
+        **{(state, Input.BEHIND_END): Step(State.NODE_ENDED, _behind_ends) for state in (*OPEN_STATES, State.UNKNOWN)},
+        **{(state, Input.SKIP): Step(State.SKIPPED, _skip) for state in (*OPEN_STATES[1:], State.UNKNOWN)},
+        **{(state, Input.RESEND): Step(State.RESEND, _resend) for state in (*OPEN_STATES, State.UNKNOWN)},
+        **{(state, Input.END_OF_STREAM): Step(State.NODE_ENDED, _node_ends) for state in (*OPEN_STATES, State.UNKNOWN)},
+        # Of what the node says to a publisher that has ended, only that it ends too counts.
+        (State.PUBLISHER_ENDED, Input.END_OF_STREAM): Step(State.PUBLISHER_ENDED),
+        # The end
+        **{
+            (state, said): Step(State.PUBLISHER_ENDED, _leave_unproven if state is State.STREAMING else _leave)
+            for state in OPEN_STATES
+            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+        },
+        **{
+            (state, said): Step(state)
+            for state in (*ENDED, State.OVER, State.UNKNOWN)
+            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+        },
+        (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
+        (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
+        **{
+            (state, said): Step(State.OVER, _node_leaves)
+            for state in OPEN_STATES
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+        },
+        **{
+            (state, said): Step(State.OVER, _over)
+            for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+        },
+        **{(State.PUBLISHER_ENDED, said): Step(State.OVER) for said in (Input.RESET, Input.NODE_DISCONNECT)},
+    }
+)
+
+
+def publishing_rule(state: State, said: Input) -> str | None:
+    """The rule that an unlisted pair breaks; None = it is passed over."""
+    if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
+        return "end_last"
+    if state is State.CONNECTED:
+        return {Input.SKIP: "skip_pair"}.get(said)
+    return None
+
+
+def after_missing(state: State) -> State:
+    """Where a publisher's call stands when messages were missed."""
+    return state if state in (*ENDED, State.OVER) else State.UNKNOWN

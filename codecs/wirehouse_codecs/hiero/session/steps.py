@@ -1,0 +1,120 @@
+"""What the tables of all methods are made of: what is reported to a call, what it remembers, and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.hiero.profiles import NO_BLOCK
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.tcp.endpoints import Direction
+
+if TYPE_CHECKING:
+    from wirehouse_codecs.hiero.session.session import Call
+
+
+class Said(NamedTuple):
+    """One thing that is said."""
+
+    input: StrEnum
+    at_ns: int
+    #: Of the header, the acknowledgement or the answer.
+    number: int | None = None
+    #: Of the publisher's EndStream, or the subscriber's status.
+    code: str | None = None
+    earliest: int = 0
+    #: Of the publisher's EndStream, or the last block that a subscriber asks for; None = there is no end.
+    latest: int | None = 0
+    #: Position after its last byte, and how many bytes of the other side its sender had received, at most; None = that
+    #: isn't known.
+    byte_end: int = 0
+    received: int | None = None
+    #: It came late: its sender may have received more, and other messages may have come before it.
+    late: bool = False
+
+
+class Found(NamedTuple):
+    """A rule that the call breaks by what was said last."""
+
+    rule: Rule
+    message: str
+    #: The side whose bytes alone show it, and nothing that the other one says could excuse it.
+    alone: Direction | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a publisher's call remembers. All of it is as JSON has it."""
+
+    #: The last header, where it ends, and how many there were.
+    header: int | None = None
+    header_end: int = 0
+    headers: int = 0
+    #: Headers that have no answer, in the order in which they came.
+    waiting: list[int] = field(default_factory=list)
+    #: The last answer's number, time and end, and the header that it answered.
+    reported: int | None = None
+    reported_ns: int = 0
+    reported_end: int = 0
+    refused: int | None = None
+    #: What was found about it already.
+    went_on: bool = False
+    #: The refused block is complete: the next header may have been on its way too.
+    complete: bool = False
+    #: The highest acknowledgement.
+    acknowledged: int | None = None
+    #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
+    skips: list[list[int]] = field(default_factory=list)
+    #: When and where the node ended the call.
+    ended_ns: int = 0
+    ended_end: int = 0
+    #: When the publisher's host last hadn't received that, or the last answer.
+    unaware_ns: int = 0
+    #: Messages were missed: what was held back behind them comes late.
+    missed: bool = False
+    #: Of a subscription: the first and the last block that were asked for.
+    first: int | None = None
+    last: int | None = None
+
+
+Broken = Sequence[tuple[str, str] | tuple[str, str, Direction]]
+Effect = Callable[["Call", Said], Broken]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a table says: the state after it, what is to be done, and the rule that it breaks in any case."""
+
+    state: StrEnum
+    effect: Effect | None = None
+    rule: str | None = None
+
+
+def found_of(broken: Broken) -> tuple[Found, ...]:
+    """The findings that effects name."""
+    return tuple(Found(RULE[one[0]], one[1], one[2] if len(one) == 3 else None) for one in broken)
+
+
+def unknowing(said: Said, end: int) -> bool:
+    """Its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
+    return said.received is not None and said.received < end
+
+
+def after(number: int) -> int:
+    """The block after the reported one; a node without blocks reports all ones."""
+    return 0 if number == NO_BLOCK else number + 1
+
+
+def fits(answer: str, reported: int, number: int) -> bool:
+    """The header of block `number` may be answered so, by `duplicate` or `behind`."""
+    if answer == "behind":
+        return number > after(reported)
+    return number <= reported != NO_BLOCK
+
+
+def block_name(number: int) -> str:
+    """The number of a block as findings have it; a node without blocks reports all ones."""
+    return "none" if number == NO_BLOCK else str(number)

@@ -1,0 +1,102 @@
+"""Frames of HTTP/2 (RFC 9113 section 4) as bytes: their header, their types, and where one may begin."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    PushPromiseFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADER_BYTES: Final = 9
+#: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
+FRAME_BYTES: Final = 1 << 14
+UNTOLD_FRAME_BYTES: Final = (1 << 20) - 1
+MOST_FRAME_BYTES: Final = (1 << 24) - 1
+#: So many credible frame headers in a row are believed. Frames between them are not longer than this.
+CHAIN: Final = 3
+CHAIN_FRAME_BYTES: Final = 1 << 16
+#: Why a frame isn't whole.
+CUT: Final = "cut by a hole"
+HEADER: Final = struct.Struct(">HBBBI")
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+STREAM_MASK: Final = (1 << 31) - 1
+DATA, HEADERS, PUSH, CONTINUATION = (
+    frame.type for frame in (DataFrame, HeadersFrame, PushPromiseFrame, ContinuationFrame)
+)
+BLOCKS: Final = frozenset((HEADERS, PUSH, CONTINUATION))
+CONTROL: Final = frozenset(
+    frame.type for frame in (PriorityFrame, RstStreamFrame, SettingsFrame, PingFrame, GoAwayFrame, WindowUpdateFrame)
+)
+SETTINGS: Final = SettingsFrame.type
+RESET: Final = RstStreamFrame.type
+UPDATE: Final = WindowUpdateFrame.type
+_UPDATE_BYTES: Final = HEADER_BYTES + 4
+#: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
+TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]", re.DOTALL)
+#: The frame that a server must send first (RFC 9113 section 3.4).
+SETTINGS_FIRST: Final = re.compile(rb"\x00..\x04\x00\x00{4}", re.DOTALL)
+#: A header that a frame of gRPC has, by length, type, flags and stream; or a preface.
+_ODD: Final = b"[" + b"".join(b"\\x%02x" % odd for odd in range(1, 256, 2)) + b"]"
+_STREAM: Final = rb"[\x00-\x7f].." + _ODD
+CREDIBLE: Final = re.compile(
+    b"(?="
+    + b"|".join(
+        (
+            # Zeros would be empty DATA; without END_STREAM nobody sends it.
+            rb"(?!\x00{4}[\x00\x08])[\x00-\x0f]..\x00[\x00\x01\x08\x09]" + _STREAM,
+            rb"\x00..\x01[\x00\x01\x04\x05\x08\x09\x0c\x0d\x20\x21\x24\x25\x28\x29\x2c\x2d]" + _STREAM,
+            rb"\x00\x00\x05\x02\x00" + _STREAM,
+            rb"\x00\x00\x04\x03\x00" + _STREAM,
+            rb"\x00..\x04\x00\x00{4}",
+            rb"\x00{3}\x04\x01\x00{4}",
+            rb"\x00\x00\x08\x06[\x00\x01]\x00{4}",
+            rb"\x00..\x07\x00\x00{4}",
+            rb"\x00\x00\x04\x08\x00(?:\x00{4}|" + _STREAM + b")",
+            rb"\x00..\x09[\x00\x04]" + _STREAM,
+            re.escape(PREFACE[:HEADER_BYTES]),
+        )
+    )
+    + b")",
+    re.DOTALL,
+)
+
+
+def is_update(frame: bytes) -> bool:
+    """WINDOW_UPDATE, of which a bulk transfer has very many: nothing is told of it."""
+    if frame[3] != UPDATE or len(frame) != _UPDATE_BYTES:
+        return False
+    return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= STREAM_MASK
+
+
+def chain(held: bytes | bytearray, at: int, limit: int, *, final: bool = False) -> tuple[bool | None, int]:
+    """Whether frames begin at `at`, None if more bytes have to be seen; and up to where it had to be looked.
+
+    `final`: no more bytes come, and fewer frames are enough if the last one ends with them.
+    """
+    if held.startswith(PREFACE[:HEADER_BYTES], at):
+        needed = at + len(PREFACE)
+        return (None if len(held) < needed else held.startswith(PREFACE, at)), needed
+    for number in range(CHAIN):
+        needed = at + HEADER_BYTES
+        if len(held) < needed:
+            return (True if final and number and at == len(held) else None), needed
+        length = int.from_bytes(held[at : at + 3], "big")
+        if length > limit or not CREDIBLE.match(held, at):
+            return False, needed
+        at = needed + length
+    return True, needed

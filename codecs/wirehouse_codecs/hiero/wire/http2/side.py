@@ -1,0 +1,155 @@
+"""One direction of an HTTP/2 connection: what is held of it, and its table of header fields (RFC 7541)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from hpack import Decoder
+from hpack.exceptions import InvalidTableIndexError
+from hpack.table import HeaderTable
+
+from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNTOLD_FRAME_BYTES
+from wirehouse_codecs.hiero.wire.spans import Passed, from_text, to_text
+from wirehouse_codecs.tcp.endpoints import Direction
+
+#: A header block, and the fields that it inflates to.
+MAX_BLOCK_BYTES: Final = 64 << 10
+#: The dynamic table of one side.
+MAX_TABLE_BYTES: Final = 64 << 10
+#: In place of a name that isn't known.
+UNKNOWN_NAME: Final = b"?"
+
+
+class Mode(StrEnum):
+    """How the bytes of a side are read."""
+
+    #: Its first bytes.
+    START = "start"
+    FRAMES = "frames"
+    #: A credible frame is looked for.
+    SEARCH = "search"
+    #: It isn't HTTP/2 at all.
+    OTHER = "other"
+
+
+class Table(HeaderTable):
+    """A dynamic table whose older entries may be unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partial = False
+
+    def get_by_index(self, index: int) -> tuple[bytes, bytes]:
+        """The entry, or an unknown one in place of those that were added unseen."""
+        try:
+            return super().get_by_index(index)
+        except InvalidTableIndexError:
+            if not self.partial or not index:
+                raise
+            return UNKNOWN_NAME, b""
+
+    def forget(self) -> None:
+        """Entries may have been added or dropped unseen."""
+        size, self.partial = self.maxsize, True
+        self.maxsize = 0
+        self.maxsize = size
+
+
+#: What of a side carried state holds as it is.
+_PLAIN: Final = (
+    *("partial", "end", "start", "scanned", "decided", "reason", "stream_id", "padded", "content", "padding"),
+    *("end_stream", "refused", "block_stream", "block_ends", "block_start", "block_end", "block_cut"),
+    *("frame_limit", "framing_bytes"),
+)
+
+
+@dataclass(slots=True)
+class Side:
+    """What is known of one direction."""
+
+    direction: Direction
+    mode: Mode
+    #: Header blocks or SETTINGS may be missing.
+    partial: bool
+    decoder: Decoder
+    passed: Passed
+    #: Position after the last byte that was taken.
+    end: int = 0
+    #: An unfinished frame that is held; its first bytes; or the bytes in which a frame is looked for.
+    pending: bytearray = field(default_factory=bytearray)
+    #: Position of the first of these.
+    start: int = 0
+    #: While a frame is looked for: up to where none begins, and which byte had to be seen to tell.
+    scanned: int = 0
+    decided: int = 0
+    reason: str = ""
+    #: Of a DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is
+    #: left, and whether it ends the stream. Padding is also what isn't told of other frames.
+    stream_id: int = 0
+    padded: bool = False
+    content: int = 0
+    padding: int = 0
+    end_stream: bool = False
+    #: Bytes of a frame that are passed over.
+    refused: int = 0
+    #: A header block: stream, whether it ends the stream, position, and what there is of it.
+    block_stream: int = 0
+    block_ends: bool = False
+    block_start: int = 0
+    block_end: int = 0
+    block: bytearray | None = None
+    #: A hole cut it.
+    block_cut: bool = False
+    #: The largest frame that the other side takes.
+    frame_limit: int = FRAME_BYTES
+    #: Bytes of prefaces, frame headers, padding, and frames that aren't told or are told with other events.
+    framing_bytes: int = 0
+
+    @property
+    def table(self) -> Table:
+        table = self.decoder.header_table
+        assert isinstance(table, Table)
+        return table
+
+    @classmethod
+    def begin(cls, direction: Direction, *, started_late: bool) -> Side:
+        """A side of which nothing was said; `started_late`: in the capture."""
+        decoder = Decoder(max_header_list_size=MAX_BLOCK_BYTES)
+        table = decoder.header_table = Table()
+        side = cls(direction, Mode.START, started_late, decoder, Passed(direction))
+        if started_late:
+            side.mode, side.reason, table.partial = Mode.SEARCH, "no frame begins here", True
+            side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
+        return side
+
+    def to_json(self) -> dict[str, Any]:
+        """The side as carried state writes it."""
+        table = self.table
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "mode": self.mode,
+            "pending": to_text(self.pending),
+            "block": None if self.block is None else to_text(self.block),
+            "passed": self.passed.to_json(),
+            "table": [[to_text(name), to_text(value)] for name, value in table.dynamic_entries],
+            "table_partial": table.partial,
+            "table_size": table.maxsize,
+            "allowed_table_size": self.decoder.max_allowed_table_size,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be the side that `to_json` wrote."""
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.mode = Mode(state["mode"])
+        self.pending = bytearray(from_text(state["pending"]))
+        self.block = None if state["block"] is None else bytearray(from_text(state["block"]))
+        self.passed.restore(state["passed"])
+        self.table.maxsize = state["table_size"]
+        for name, value in reversed(state["table"]):
+            self.table.add(from_text(name), from_text(value))
+        self.table.partial = state["table_partial"]
+        self.decoder.max_allowed_table_size = state["allowed_table_size"]
