@@ -44,6 +44,18 @@ HOLE_IS_OF_A_CLIENT = Invariant(
     """,
 )
 
+LAG_WITHIN_INDEXES = Invariant(
+    name="lag_within_indexes",
+    table="gold.ockam_lag",
+    sentence="A client lags by at most as many messages as there are indexes from its position on, which is no lower "
+    "than what it saved.",
+    broken="""
+        SELECT source, window_start, client_id, stream_address, cause, saved, position, latest, lag
+        FROM gold.ockam_lag
+        WHERE {windows} AND (position < saved OR lag < 0 OR lost < 0 OR (lag > 0 AND lag > latest - position + 1))
+    """,
+)
+
 STATEMENTS = Statements(
     findings=(
         Findings(
@@ -64,5 +76,6 @@ STATEMENTS = Statements(
         MESSAGE_OF_A_STREAM,
         LAG_WITHIN_STREAM,
         HOLE_IS_OF_A_CLIENT,
+        LAG_WITHIN_INDEXES,
     ),
 )

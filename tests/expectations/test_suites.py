@@ -271,6 +271,11 @@ SOUND: Mapping[str, list[Row]] = {
         {"client_id": "c", "stream_address": "s", "saved": 1, "position": 1, "lag": 2}
     ],
     "gold.ockam_delivery_holes": [{"first_index": 0, "last_index": 2, "messages": 2, "saved": 3}],
+    "gold.ockam_lag": [
+        {"saved": 1, "position": 1, "latest": 3, "lag": 3, "lost": 0},
+        {"saved": 9, "position": 9, "latest": 3, "lag": 0, "lost": 0},
+        {"latest": 3},
+    ],
     "silver.bamboo": [{"source": "logs", "row_kind": "entry", "entry": {"origin": "file"}}],
     "gold.bamboo_entries_history": [
         _entry(b"1", verdict="valid"),
@@ -315,6 +320,7 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
         "gold.ockam_delivery_holes",
         {"first_index": 0, "last_index": 0, "messages": 2, "saved": 3},
     ),
+    "lag_within_indexes": ("gold.ockam_lag", {"saved": 1, "position": 2, "latest": 3, "lag": 3, "lost": 0}),
     "every_record_accounted_for": (
         "silver.bamboo",
         {"source": "logs", "row_kind": "entry", "entry": {"origin": "file"}},

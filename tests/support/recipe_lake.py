@@ -85,6 +85,11 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "missing": [{"name": "state/", "messages": 2, "what": "messages"}],
         },
     ],
+    "gold.cardinal_batch_updates": [
+        {"block_hash": _HASH, "number": Decimal(8), "key": b"\xaa", "value": b"\xbb", "operation": "set"},
+        {"block_hash": _HASH, "number": Decimal(8), "key": b"\xab", "operation": "delete"},
+        {"block_hash": _OTHER, "number": Decimal(7), "key": b"\xaa", "value": b"\xcc", "operation": "set"},
+    ],
     "gold.cardinal_reorgs_history": [{"capture_id": _HASH, "record_number": 4, "depth": 3, "announced": False}],
     "gold.cardinal_chain_history": [
         {"number": Decimal(8), "block_hash": _HASH, "valid_from_ns": _NOON},
@@ -250,6 +255,7 @@ ANSWERS: Final[Mapping[str, list[list[Any]]]] = {
     "recipes 3": [["net", 8, _HASH.hex()]],
     "recipes 4": [["net", "tss", 1, 50, 8, 8]],
     "recipes 5": [["net", "cancelled", 1, 1, 90, 30]],
+    "recipes 6": [["net", "aa", "bb", 8, _HASH.hex()]],
     "add-a-source 1": [["net", 2, 7, 109, None, 6]],
     "add-a-source 2": [["net", "b", "rejected", None, "no capture"]],
     "add-a-source 3": [["net", "port_not_claimed", 1]],

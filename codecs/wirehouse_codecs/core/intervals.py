@@ -96,6 +96,12 @@ class Intervals:
             counts.append(self.count - through[at] - below)
         return counts
 
+    def count_from(self, number: int) -> int:
+        """How many integers of the set are equal to `number` or greater. It takes as long as there are runs of them."""
+        at = bisect_left(self._lasts, number)
+        behind = zip(self._firsts[at:], self._lasts[at:], strict=True)
+        return sum(last - max(first, number) + 1 for first, last in behind)
+
     def add(self, first: int, last: int | None = None) -> int:
         """Add all integers from `first` to `last`, or just `first`. Returns how many of them are new."""
         last = first if last is None else last

@@ -21,6 +21,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
     Fold,
     Found,
     Hole,
+    LagRow,
     Observation,
     StreamRow,
     Told,
@@ -34,13 +35,14 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "6"
+VERSION = "7"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
     "gold.ockam_stream_messages_history",
     "gold.ockam_stream_indexes_history",
     "gold.ockam_delivery_holes",
+    "gold.ockam_lag",
     "gold.ockam_found",
     STATE,
 )
@@ -62,7 +64,7 @@ _ANSWERED: Final = f"row_kind = 'message' AND (message.ignored IS NULL OR messag
 _HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
 
 #: What the folds tell, a row each; `told` is what it is.
-_FOUND, _STREAM, _CONSUMER, _HOLE = "found", "stream", "consumer", "hole"
+_FOUND, _STREAM, _CONSUMER, _HOLE, _LAG = "found", "stream", "consumer", "hole", "lag"
 _TOLD: Final = pa.schema(
     [
         ("told", pa.string()),
@@ -71,7 +73,7 @@ _TOLD: Final = pa.schema(
         *((name, pa.int64()) for name in ("byte_start", "byte_end", "record_number", "arrived_at_ns")),
         ("capture_id", pa.binary()),
         *((name, pa.string()) for name in ("rule", "severity", "message")),
-        *((name, pa.string()) for name in ("stream_address", "stream_name", "client_id", "kind")),
+        *((name, pa.string()) for name in ("stream_address", "stream_name", "client_id", "kind", "cause")),
         *((name, UINT) for name in ("partition", "first_index", "last_index", "saved", "position", "latest")),
         ("delivered_up_to", UINT),
         *((name, pa.int64()) for name in ("confirmed", "indexes", "delivered", "last_at_ns")),
@@ -404,7 +406,7 @@ class _Stream(KeyFold):
         self, reading: Mapping[str, tuple[IndexConvention, int]], key: Mapping[str, Any], state: str | None
     ) -> None:
         convention, hole_ns = reading[key["source"]]
-        self._fold = Fold(key["key"], convention, state, hole_ns)
+        self._fold = Fold(key["key"], convention, state, hole_ns, lags=True)
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         told = [row for event in events_in(rows) for row in map(_row, self._fold.take(event))]
@@ -427,6 +429,10 @@ _FIELDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
         ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag", "lost", "lag_seconds")
         + ("delivered_messages", "redelivered", "connections"),
     ),
+    LagRow: (
+        _LAG,
+        ("cause", "stream_name", "partition", "client_id", "saved", "position", "latest", "lag", "lost", "lag_seconds"),
+    ),
     Hole: (
         _HOLE,
         ("kind", "stream_name", "partition", "client_id", "saved", "first_index", "last_index", "messages"),
@@ -441,7 +447,7 @@ def _row(told: Told) -> dict[str, Any]:
     row |= {field: getattr(told, field) for field in fields}
     if isinstance(told, Found):
         row |= {"rule": told.rule.id, "severity": told.rule.severity.value}
-    elif isinstance(told, ConsumerRow):
+    elif isinstance(told, ConsumerRow | LagRow):
         row["delivered_up_to"] = told.delivered
     return row
 
@@ -509,6 +515,12 @@ def _holes(run: _Run) -> DataFrame:
     return run.told.where(F.col("told") == _HOLE)
 
 
+def _lag(run: _Run) -> DataFrame:
+    node = F.nullif(F.regexp_extract("stream_address", "^(.*)=>", 1), F.lit(""))
+    rows = run.told.where(F.col("told") == _LAG)
+    return rows.withColumns({"node": node, "delivered": (F.col("delivered_up_to") + 1).cast("decimal(20,0)")})
+
+
 def _found(run: _Run) -> DataFrame:
     found = run.told.where(F.col("told") == _FOUND)
     return found.unionByName(run.changed, allowMissingColumns=True).withColumn("protocol", F.lit("ockam"))
@@ -522,7 +534,7 @@ def _state(run: _Run) -> DataFrame:
     return both.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
 
 
-_TABLES: Final = dict(zip(OUTPUTS, (_streams, _messages, _indexes, _holes, _found, _state), strict=True))
+_TABLES: Final = dict(zip(OUTPUTS, (_streams, _messages, _indexes, _holes, _lag, _found, _state), strict=True))
 
 
 def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:

@@ -23,11 +23,11 @@ def origins(view: Table) -> Origins:
 
 
 def _statement(found: Sequence[Token]) -> Origins:
-    """The origins of columns in SELECT … FROM … [UNION ALL SELECT …]. Parts of a union are merged by column name."""
+    """The origins of columns in SELECT … [FROM …] [UNION ALL SELECT …]. Parts of a union are merged by column name."""
     columns: dict[str, set[Origin]] = {}
     for select in _split(found, "UNION"):
-        items, relation = _split(select, "FROM")
-        known = _relation(relation)
+        items, *relation = _split(select, "FROM")
+        known = _relation(relation[0]) if relation else {}
         words = items[items.index(Token("word", "SELECT")) + 1 :]
         for item in _split(words, ","):
             for name, made_of in _item(item, known).items():

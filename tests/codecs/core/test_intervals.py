@@ -49,6 +49,7 @@ def test_the_same_as_a_set(steps: list[tuple[str, int, int]], first: int, last: 
     assert intervals.overlaps(first, last) == bool(asked & known) or not asked
     assert intervals.holds(first, last) == (asked <= known) or not asked
     assert intervals.counts_from([first, last]) == [sum(n >= at for n in known) for at in (first, last)]
+    assert intervals.count_from(first) == sum(n >= first for n in known)
     again = Intervals.from_json(json.loads(json.dumps(intervals.to_json())))
     assert (list(again), again.count, again.floor, again.most) == (list(intervals), len(known), floor, None)
 

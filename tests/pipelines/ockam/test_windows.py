@@ -72,6 +72,16 @@ class TestWindows(CutAnywhere):
         row = {"stream_address": "orders-1", "saved": 4, "delivered": 4, "lag": 6, "connections": 2}
         assert select(at_once, f"{told} WHERE client_id = 'me'") == [row]
 
+    def test_the_last_change_of_lag_is_how_a_client_stands(self, at_once: Lake) -> None:
+        names = "source, client_id, stream_name, stream_address, saved, `position`, delivered, latest, lag, lost"
+        newest = "PARTITION BY source, client_id, stream_address ORDER BY arrived_at_ns DESC, record_number DESC"
+        last = f"SELECT *, ROW_NUMBER() OVER ({newest}) AS newer FROM gold.ockam_lag"
+        changed = select(at_once, f"SELECT {names} FROM ({last}) AS changes WHERE newer = 1")
+        stand = select(at_once, f"SELECT {names} FROM gold.ockam_stream_indexes WHERE stream_address IS NOT NULL")
+        assert sorted(map(str, changed)) == sorted(map(str, stand))
+        causes = select(at_once, "SELECT DISTINCT cause FROM gold.ockam_lag")
+        assert {row["cause"] for row in causes} == {"push", "save", "pull", "delete"}
+
     def test_legal_traffic_breaks_no_rule(self, at_once: Lake) -> None:
         """Nor does a packet that the capture lost."""
         told = (

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_pipelines.delta import arrow_types
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
@@ -118,6 +119,136 @@ def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) ->
     )
     (found,) = rows(lake, "SELECT verdict, previous_was_open FROM gold.wallaroo_resumes")
     assert found == {"verdict": "unknown", "previous_was_open": True}
+
+
+def said(connection: bytes, at: int, kind: str, **message: Any) -> dict[str, Any]:
+    """A frame about stream 4."""
+    row = {"row_kind": "message", "connection_id": connection, "stream_id": 4, "arrived_at_ns": at, "byte_start": at}
+    return row | {"message": {"kind": kind} | message}
+
+
+OPEN = {"accepted": True, "eos_messages": 0, "dialect": "v3"}
+REFUSED, TAKEN = {"success": False}, {"success": True}
+
+
+def stuck(lake: Lake, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows(lake, "SELECT * FROM gold.wallaroo_stuck")]
+
+
+def stream(connection: bytes, state: str, **columns: Any) -> dict[str, Any]:
+    return {"connection_id": connection, "stream_id": 4, "state": state} | columns
+
+
+def progress(connection: bytes) -> dict[str, Any]:
+    return {"program_name": "p", "instance_name": "i", "stream_id": 4, "connection_id": connection}
+
+
+@pytest.mark.parametrize(
+    ("state", "frames", "refused"),
+    [
+        # Refused in two sessions, and before it was accepted.
+        ("refused", [(1, 5, REFUSED), (1, 7, TAKEN), (1, 8, "EOS_MESSAGE"), (1, 9, REFUSED), (2, 12, REFUSED)], (9, 2)),
+        ("pending", [(2, 12, REFUSED), (2, 14, REFUSED)], (12, 2)),
+        ("pending", [], None),
+        # A second NOTIFY of an open stream is refused, and the stream goes on.
+        ("open", [(2, 12, TAKEN), (2, 13, REFUSED)], None),
+        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "EOS_MESSAGE"), (2, 15, REFUSED)], (15, 1)),
+        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "NACK"), (2, 15, REFUSED)], (15, 1)),
+        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "LAST"), (2, 15, REFUSED)], (15, 1)),
+        ("refused", [(2, 13, REFUSED), (2, 14, {"success": True, "ignored": "after_error"})], (13, 1)),
+    ],
+)
+def test_a_stream_is_refused_since_it_was_open_last(
+    lake: Lake, state: str, frames: list[tuple[int, int, Any]], refused: tuple[int, int] | None
+) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"\1", 1, 10) | OPEN, session(b"\2", 11, None) | OPEN)
+    write(lake, "gold.wallaroo_streams_history", stream(b"\1", "refused"), stream(b"\2", state))
+    write(lake, "gold.wallaroo_stream_progress_history", progress(b"\2"))
+    told = [
+        said(bytes([number]), at, "NOTIFY_ACK", **what)
+        if isinstance(what, dict)
+        else said(bytes([number]), at, "MESSAGE", flags=4)
+        if what == "LAST"
+        else said(bytes([number]), at, what)
+        for number, at, what in [*frames, (1, 2, TAKEN)]
+    ]
+    write(lake, "silver.wallaroo", *told)
+    assert stuck(lake, "refused_since_ns", "refusals") == ([refused] if refused else [])
+
+
+@pytest.mark.parametrize(("first", "second"), [("open", {}), ("refused", {"partial": True})])
+def test_what_is_not_known_of_a_session_refuses_no_stream(lake: Lake, first: str, second: dict[str, Any]) -> None:
+    """A refusal of a stream that stayed open, or from before a gap, isn't counted in the next session."""
+    sessions = (session(b"1", 1, 5, **second), session(b"2", 6, None))
+    write(lake, "gold.wallaroo_sessions_history", *(each | OPEN for each in sessions))
+    write(lake, "gold.wallaroo_streams_history", stream(b"1", first), stream(b"2", "refused"))
+    write(lake, "gold.wallaroo_stream_progress_history", progress(b"2"))
+    write(lake, "silver.wallaroo", said(b"1", 3, "NOTIFY_ACK", **REFUSED), said(b"2", 8, "NOTIFY_ACK", **REFUSED))
+    assert stuck(lake, "refused_since_ns", "refusals") == [(8, 1)]
+
+
+@pytest.mark.parametrize("lacking", [{"partial": True}, {"accepted": False}])
+def test_a_session_that_was_not_captured_as_a_whole_is_not_stuck(lake: Lake, lacking: dict[str, Any]) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None) | OPEN | lacking)
+    write(lake, "gold.wallaroo_streams_history", stream(b"1", "refused", unacked=1))
+    write(lake, "gold.wallaroo_stream_progress_history", progress(b"1"))
+    write(lake, "silver.wallaroo", said(b"1", 3, "NOTIFY_ACK", **REFUSED), said(b"1", 4, "MESSAGE", message_id=9))
+    assert stuck(lake, "refusals") == []
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("dialect", ["v2a", "v3", "seed_sid"])
+def test_the_oldest_unacked_message_is_that_of_the_session(lake: Lake, dialect: str) -> None:
+    """Ids rise, begin again after a NACK, and are skipped; some messages of v2 only mark a place."""
+    random, frames, streams, sessions, expected = Random(7), [], [], [], []
+    for number in range(60):
+        connection, told, model = bytes([number]), list[tuple[int, int, str | None, int | None]](), Stream()
+        next_id, last = 0, 0
+        for at in range(random.randrange(1, 12)):
+            match random.choice(["sent", "sent", "sent", "ack", "nack", "skipped", "mark"]):
+                case "ack" if last >= next_id - 3 and next_id:
+                    last = random.randrange(last, next_id)
+                    model.ack(last)
+                case "nack":
+                    next_id, model.rewound = last + 1, True
+                case "skipped" if next_id and dialect != "seed_sid":
+                    told.append((at, next_id - 1, "id_not_above_last_seen", None))
+                    model.messages += 1
+                case kind:
+                    is_mark = kind == "mark" and dialect == "v2a"
+                    told.append((at, next_id, None, 2 if kind == "mark" and dialect != "v3" else None))
+                    model.messages += 1
+                    model.send(next_id, awaits_ack=not is_mark)
+                    next_id += random.choice([1, 1, 5])
+        frames += [
+            said(connection, at, "MESSAGE", message_id=message_id, ignored=ignored, flags=flags)
+            for at, message_id, ignored, flags in told
+        ]
+        names = {"program_name": f"p{number}"}
+        sessions.append(session(connection, 0, None) | OPEN | {"dialect": dialect, "eos_messages": 2} | names)
+        streams.append(stream(connection, "open", unacked=len(model.unacked()), last_acked=model.last_acked))
+        if waiting := model.unacked():
+            since = max(at for at, message_id, ignored, _ in told if message_id == waiting[0] and ignored is None)
+            expected.append((f"p{number}", waiting[0], since, len(waiting), 2))
+    write(lake, "gold.wallaroo_sessions_history", *sessions)
+    write(lake, "gold.wallaroo_streams_history", *streams)
+    write(
+        lake,
+        "gold.wallaroo_stream_progress_history",
+        *(progress(each["connection_id"]) | {"program_name": f"p{number}"} for number, each in enumerate(sessions)),
+    )
+    write(lake, "silver.wallaroo", *frames)
+    shown = ("program_name", "oldest_unacked_id", "unacked_since_ns", "unacked", "eos_drift")
+    assert sorted(stuck(lake, *shown)) == sorted(expected)
+    assert len(expected) > 20
+
+
+def test_which_message_waits_is_unknown_where_a_later_one_was_acknowledged_in_an_earlier_session(lake: Lake) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None) | OPEN)
+    write(lake, "gold.wallaroo_streams_history", stream(b"1", "open", unacked=1, last_acked=9))
+    write(lake, "gold.wallaroo_stream_progress_history", progress(b"1"))
+    write(lake, "silver.wallaroo", said(b"1", 4, "MESSAGE", message_id=9))
+    assert stuck(lake, "oldest_unacked_id") == []
 
 
 # Hiero
@@ -237,6 +368,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     random = Random(3)
     updates, spans = [], []
     chain: list[tuple[int, bytes, int]] = []
+    states: list[dict[bytes, bytes | None]] = []
     contents: dict[bytes, dict[bytes, bytes | None]] = {}
     undone: dict[tuple[int, bytes], tuple[bytes | None, bytes | None]] = {}
 
@@ -261,6 +393,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
                 updates.append({"block_hash": block_hash, "number": number, "key": key, "value": value})
                 updates[-1]["operation"] = "delete" if value is None else "set"
         undone |= {(at, key): (before[key], values().get(key)) for key in removed}
+        states.append(values())
     spans += [{"number": n, "block_hash": h, "valid_from_ns": since, "canonical": True} for n, h, since in chain]
     write(lake, "gold.cardinal_batch_updates", *updates)
     write(lake, "gold.cardinal_chain_history", *({"canonical": False} | span for span in spans))
@@ -269,6 +402,196 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     taken = rows(lake, "SELECT * FROM gold.cardinal_undo")
     assert {(row["removed_at_ns"], row["key"]): (row["before"], row["after"]) for row in taken} == undone
     assert len(taken) == len(undone) > 10
+    history = rows(lake, "SELECT * FROM gold.cardinal_values_history")
+    for at, state in enumerate(states, start=1):
+        held = [row for row in history if row["valid_from_ns"] <= at and (row["valid_to_ns"] or 99) > at]
+        assert {row["key"]: row["value"] for row in held} == state
+        assert len(held) == len(state)
+        assert all(row["deleted"] == (row["value"] is None) for row in held)
+    ends = [(row["key"], row["block_hash"], row["valid_to_ns"]) for row in history]
+    assert not {(row["key"], row["block_hash"], row["valid_from_ns"]) for row in history} & set(ends)
+
+
+HASHES = [bytes([number]) * 32 for number in range(250)]
+
+
+def feed(lake: Lake, *blocks: tuple[int, int | None], moves: list[tuple[int, int]], **columns: Any) -> None:
+    """Write the blocks of one branch: each (number, completed at), and when the head came to which block."""
+    batches = [
+        {"number": n, "block_hash": HASHES[n], "parent": HASHES[n - 1], "completed_at_ns": at, "arrived_at_ns": 1}
+        | {"status": "complete" if at else "incomplete"}
+        | columns.get(f"block_{n}", {})
+        for n, at in blocks
+    ]
+    updates = [
+        {"sequence": step, "head_number": number, "head_hash": HASHES[number], "arrived_at_ns": at}
+        for step, (at, number) in enumerate(moves)
+    ]
+    spans = []
+    first = min(number for number, _ in blocks)
+    for at, number in moves:
+        spans += [
+            {"number": each, "block_hash": HASHES[each], "valid_from_ns": at, "canonical": True}
+            for each in range(first, number + 1)
+        ]
+        first = max(first, number + 1)
+    write(lake, "gold.cardinal_batches_history", *batches)
+    write(lake, "gold.cardinal_chain_updates", *updates)
+    write(lake, "gold.cardinal_chain_history", *spans)
+
+
+def stalls(lake: Lake, *names: str) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row[name] for name in names)
+        for row in rows(lake, "SELECT * FROM gold.cardinal_stalls ORDER BY started_at_ns")
+    ]
+
+
+SPAN = ("head_number", "started_at_ns", "ended_at_ns", "waiting_blocks", "blocking_number")
+
+
+def test_the_head_stalls_while_a_complete_block_waits_for_one_that_is_not(lake: Lake) -> None:
+    lacking = [{"name": "state/", "messages": 2, "what": "messages"}]
+    feed(
+        lake,
+        *[(10, 5), (11, 40), (12, 20), (13, 30), (14, 50), (15, None), (16, 70), (17, 80)],
+        moves=[(5, 10), (40, 13), (50, 14)],
+        block_15={"missing": lacking},
+    )
+    write(
+        lake,
+        "silver.cardinal",
+        *(
+            {"row_kind": "message", "topic": topic, "partition": 2, "offset": offset}
+            | {"message": {"kind": kind, "block_hash": HASHES[number]}}
+            for topic, offset, kind, number in [
+                ("feed", 7, "batch", 15),
+                ("state", 0, "batch_msg", 15),
+                ("state", 9, "batch_msg", 15),
+                ("state", 10, "batch_msg", 16),
+                ("side", 1, "reorg", 15),
+            ]
+        ),
+    )
+    assert stalls(lake, *SPAN) == [(10, 20, 40, 2, 11), (14, 70, None, 2, 15)]
+    assert stalls(lake, "blocking_hash", "blocking_status") == [(HASHES[11], "complete"), (HASHES[15], "incomplete")]
+    (_, (missing, around)) = stalls(lake, "missing", "around")
+    assert missing == lacking
+    assert [tuple(each.values()) for each in around] == [("feed", 2, 7, 7), ("state", 2, 0, 9)]
+
+
+def test_a_block_that_never_came_is_named_by_its_child(lake: Lake) -> None:
+    feed(lake, (10, 5), (12, 20), moves=[(5, 10)])
+    message = {"row_kind": "message", "topic": "feed", "partition": 0, "offset": 3}
+    write(lake, "silver.cardinal", message | {"message": {"kind": "batch", "block_hash": HASHES[10]}})
+    ((block_hash, status, missing, around),) = stalls(lake, "blocking_hash", "blocking_status", "missing", "around")
+    assert (block_hash, status, missing) == (HASHES[11], None, None)
+    assert around == [{"topic": "feed", "partition": 0, "first_offset": 3, "last_offset": 3}]
+
+
+def test_a_block_without_a_batch_blocks_too_and_one_that_nobody_names_is_not_known(lake: Lake) -> None:
+    feed(
+        lake,
+        *[(10, 5), (12, 20), (11, None), (14, 30)],
+        moves=[(5, 10)],
+        block_11={"number": None, "parent": None, "missing": [{"name": "", "messages": 1, "what": "batch message"}]},
+    )
+    assert stalls(lake, *SPAN, "blocking_hash", "blocking_status") == [(10, 20, None, 2, 11, HASHES[11], "incomplete")]
+
+
+def test_no_block_stalls_the_head_that_it_cannot_move(lake: Lake) -> None:
+    """Blocks that came in order, below the head, refused, or incomplete themselves."""
+    feed(
+        lake,
+        *[(10, 5), (11, 20), (12, 30), (13, 40), (14, None), (15, None), (17, 60)],
+        moves=[(5, 10), (20, 11), (30, 12), (40, 13)],
+        block_17={"status": "refused"},
+    )
+    # Of a branch whose beginning never came.
+    side = {"number": 12, "block_hash": HASHES[200], "parent": HASHES[199], "status": "complete"}
+    schema = arrow_types.schema(all_tables()["gold.cardinal_batches_history"])
+    rows_of = pa.Table.from_pylist([GIVEN | side | {"completed_at_ns": 45, "arrived_at_ns": 44}], schema=schema)
+    write_deltalake(lake.table_path("gold.cardinal_batches_history"), rows_of, mode="append")
+    assert stalls(lake, *SPAN) == []
+
+
+@pytest.mark.property
+def test_stalls_are_the_times_at_which_a_complete_block_lacks_its_parent(lake: Lake) -> None:
+    random, batches, updates, spans = Random(11), list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    expected: list[tuple[Any, ...]] = []
+    for seed in range(40):
+        source: dict[str, Any] = {"source": f"s{seed}"}
+        # Block 0 is complete first; several may be complete at one time, and some never.
+        completed: dict[int, int | None] = {n: random.choice([n + 1, random.randrange(2, 30), None]) for n in range(15)}
+        completed[0] = 1
+        batches += [
+            source
+            | {"number": n, "block_hash": HASHES[n], "parent": HASHES[n - 1], "arrived_at_ns": 1}
+            | {"status": "incomplete" if at is None else "complete", "completed_at_ns": at}
+            for n, at in completed.items()
+        ]
+        head, sequence = -1, 0
+        now: tuple[str, int, int, int] | None = None
+        for at in range(1, 32):
+            done = {n for n, when in completed.items() if when is not None and when <= at}
+            moved = next(n for n in range(16) if n + 1 not in done)
+            spans += [
+                source | {"number": n, "block_hash": HASHES[n], "valid_from_ns": at, "canonical": True}
+                for n in range(head + 1, moved + 1)
+            ]
+            if moved != head:
+                head = moved
+                updates.append(
+                    source | {"sequence": sequence, "head_number": head, "head_hash": HASHES[head], "arrived_at_ns": at}
+                )
+                sequence += 1
+                if now:
+                    expected.append((*now[:3], at, now[3]))
+                now = None
+            if waiting := sum(n > head for n in done):
+                now = (source["source"], head, now[2] if now else at, waiting)
+        if now:
+            expected.append((*now[:3], None, now[3]))
+    write(lake, "gold.cardinal_batches_history", *batches)
+    write(lake, "gold.cardinal_chain_updates", *updates)
+    write(lake, "gold.cardinal_chain_history", *spans)
+    found = stalls(lake, "source", "head_number", "started_at_ns", "ended_at_ns", "waiting_blocks")
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {row[3] is None for row in found} == {True, False}
+    assert len(found) > 60
+
+
+def test_a_block_below_the_head_that_comes_late_changes_what_no_later_block_changed(lake: Lake) -> None:
+    """One key is set to nothing, and a block sets and deletes one at once."""
+    change = {"operation": "set"}
+    write(
+        lake,
+        "gold.cardinal_batch_updates",
+        change | {"number": 1, "block_hash": b"1", "key": b"a", "value": b"1"},
+        change | {"number": 2, "block_hash": b"2", "key": b"a", "value": b"2"},
+        change | {"number": 2, "block_hash": b"2", "key": b"b", "value": b""},
+        change | {"number": 3, "block_hash": b"3", "key": b"a", "value": b"3"},
+        change | {"number": 3, "block_hash": b"3", "key": b"b", "operation": "delete"},
+        change | {"number": 3, "block_hash": b"3", "key": b"c", "operation": "delete"},
+        change | {"number": 3, "block_hash": b"3", "key": b"c", "value": b"c"},
+        change | {"number": 4, "block_hash": b"4", "key": b"a", "value": b"4"},
+    )
+    spans = ((1, 1, None), (3, 5, 20), (2, 9, None), (4, 7, 7))
+    write(
+        lake,
+        "gold.cardinal_chain_history",
+        *({"block_hash": b"%d" % n, "number": n, "valid_from_ns": f, "valid_to_ns": t} for n, f, t in spans),
+    )
+    names = ("key", "value", "deleted", "valid_from_ns", "valid_to_ns")
+    found = rows(lake, f"SELECT {', '.join(names)} FROM gold.cardinal_values_history ORDER BY key, valid_from_ns")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (b"a", b"1", False, 1, 5),
+        (b"a", b"3", False, 5, 20),
+        (b"a", b"2", False, 20, None),
+        (b"b", None, True, 5, 20),
+        (b"b", b"", False, 20, None),
+        (b"c", b"c", False, 5, 20),
+    ]
 
 
 # Bamboo
@@ -285,3 +608,59 @@ def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
     (row,) = rows(lake, "SELECT known, length, valid FROM gold.bamboo_coverage")
     assert [(one["first"], one["last"]) for one in row["known"]] == [(1, 2), (4, 5), (9, 9)]
     assert (row["length"], row["valid"]) == (9, 2)
+
+
+# Ockam
+
+
+def confirm(at: int, index: int, pushed_at: int, **columns: Any) -> dict[str, Any]:
+    """A PushConfirm of request 1 to stream `s` by publisher `p` on connection `c`, whose push has the data `x`."""
+    message: dict[str, Any] = {"kind": "push_response", "status": "ok", "request_id": 1, "index": index}
+    answers: dict[str, Any] = {
+        "requested_at_ns": pushed_at,
+        "request_byte_start": pushed_at,
+        "data": b"x",
+        "data_bytes": 1,
+    }
+    row: dict[str, Any] = {"row_kind": "message", "stream_address": "s", "requester": "p", "connection_id": b"c"}
+    row |= {"direction": "server", "arrived_at_ns": at, "byte_start": at, "byte_end": at + 1}
+    for part, values in (("message", message), ("answers", answers | {"unsure": False})):
+        row[part] = values | {name: columns.pop(name) for name in list(columns) if name in {**values, "ignored": None}}
+    return row | columns
+
+
+def test_a_message_is_stored_twice_if_it_is_pushed_again_under_its_request_id(lake: Lake) -> None:
+    write(
+        lake,
+        "silver.ockam",
+        confirm(5, 10, 1),
+        confirm(6, 12, 4),
+        confirm(2_500_000_009, 13, 2_500_000_001),
+        # The stream confirmed one index again.
+        confirm(2_500_000_010, 10, 2_500_000_002),
+        # Other data, another id, publisher, stream or connection: each is a message of its own.
+        confirm(7, 20, 2, data=b""),
+        confirm(8, 21, 3, data=None),
+        confirm(9, 22, 3, data=None),
+        confirm(10, 23, 3, request_id=2),
+        confirm(11, 24, 3, requester="q"),
+        confirm(12, 25, 3, requester=None),
+        confirm(13, 26, 3, stream_address="t"),
+        confirm(14, 27, 3, connection_id=b"d"),
+        # Not stored, or not known to be what was pushed.
+        confirm(15, 28, 3, status="error"),
+        confirm(16, 29, 3, ignored="answers_nothing"),
+        confirm(17, 30, 3, unsure=True),
+    )
+    names = ("first_index", "index", "seconds_between", "pushed_after_confirm", "first_confirmed_at_ns")
+    found = rows(lake, "SELECT * FROM gold.ockam_duplicates ORDER BY arrived_at_ns")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (10, 12, 3e-9, False, 5),
+        (10, 13, 2.5, True, 5),
+    ]
+
+
+def test_empty_messages_are_stored_twice_too(lake: Lake) -> None:
+    write(lake, "silver.ockam", confirm(5, 0, 1, data=b"", data_bytes=0), confirm(6, 1, 2, data=b"", data_bytes=0))
+    (row,) = rows(lake, "SELECT first_index, data_bytes FROM gold.ockam_duplicates")
+    assert row == {"first_index": 0, "data_bytes": 0}

@@ -283,8 +283,34 @@ class ConsumerRow:
     connections: int
 
 
-Told = Found | Hole | StreamRow | ConsumerRow
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """A change of where a client of a stream stands, or of how much waits for it."""
+
+    #: What changed it: `push`, `save`, `pull` or `delete`.
+    cause: str
+    #: The message that did.
+    where: Where
+    stream_address: str
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    #: The others as in ConsumerRow, after that message.
+    saved: int | None
+    position: int | None
+    delivered: int | None
+    latest: int | None
+    lag: int | None
+    lost: int | None
+    lag_seconds: float | None
+
+
+Told = Found | Hole | StreamRow | ConsumerRow | LagRow
 _NOTHING: Final[tuple[Told, ...]] = ()
+#: Pushes of so long have one LagRow.
+BURST_NS: Final = 10**9
+#: After all that is ever captured.
+_LATER: Final = 2**63 - 1
 
 
 def address_key(stream_address: str) -> str:
@@ -485,9 +511,16 @@ class Fold:
         convention: IndexConvention = IndexConvention.NEXT,
         snapshot: str | None = None,
         hole_ns: int = HOLE_NS,
+        *,
+        lags: bool = False,
     ) -> None:
         kind, name, *_ = json.loads(key)
         self._address: str | None = name if kind == "address" else None
+        #: Changes of lag are told. The last confirm that they don't show yet, of one second, and the clients that have
+        #: a row since.
+        self._tells_lag = lags and self._address is not None
+        self._confirmed_at: Where | None = None
+        self._shown: set[str] = set()
         self._next = convention is IndexConvention.NEXT
         #: What a capture lost is told after so long at most.
         self._hole_ns = hole_ns
@@ -560,8 +593,72 @@ class Fold:
             self._restore(json.loads(snapshot))
 
     def take(self, event: Event) -> Sequence[Told]:
-        """The next event in the order of arrival; what it completes (Found, Hole)."""
-        return self._steps[type(event)](event)
+        """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
+        if not self._tells_lag or not isinstance(event, Stored | Delivered | Saved | Got):
+            return self._steps[type(event)](event)
+        told: list[Told] = list(self._lag_of_pushes(event.where.arrived_at_ns))
+        indexes, passed = self._indexes, self._passed.count
+        client_id = self._client_of(event)
+        before = None if client_id is None else self._stands(client_id)
+        told += self._steps[type(event)](event)
+        if self._indexes > indexes:
+            self._confirmed_at = event.where
+            self._shown.clear()
+        moved = [client_id] if client_id is not None and self._stands(client_id) != before else []
+        cause = "pull" if isinstance(event, Delivered) else "save"
+        if isinstance(event, Delivered) and self._passed.count != passed:
+            # Of all that it passed over, or that came back, something may lie ahead of these.
+            end = max(last for _, last in event.runs)
+            behind = [name for name, one in self._clients.items() if one.position is not None and one.position <= end]
+            cause = "delete" if self._passed.count > passed else "pull"
+            told += self._lags(cause, event.where, behind)
+            moved = [name for name in moved if name not in behind]
+        told += self._lags(cause, event.where, moved)
+        return told
+
+    def _client_of(self, event: Stored | Delivered | Saved | Got) -> str | None:
+        """The client that it is about."""
+        if isinstance(event, Delivered):
+            return event.consumer or self._askers.get(event.asker)
+        return None if isinstance(event, Stored) else event.client_id
+
+    def _stands(self, client_id: str) -> tuple[int | None, ...] | None:
+        client = self._clients.get(client_id)
+        return None if client is None else (client.saved, client.position, client.last)
+
+    def _lag_of_pushes(self, now_ns: int) -> Iterator[LagRow]:
+        """What the pushes of a second changed, once it is over."""
+        where = self._confirmed_at
+        if where is not None and where.arrived_at_ns // BURST_NS < now_ns // BURST_NS:
+            self._confirmed_at = None
+            yield from self._lags("push", where, [name for name in self._clients if name not in self._shown])
+
+    def _lags(self, cause: str, where: Where, client_ids: Iterable[str]) -> Iterator[LagRow]:
+        assert self._address is not None
+        for client_id in client_ids:
+            client = self._clients.get(client_id)
+            if client is None:
+                continue
+            self._shown.add(client_id)
+            position = client.position or 0
+            gone = Intervals(self._gone(position, self._highest or 0))
+            lag = self._lag(client.position, self._confirmed.count_from(position), gone.count)
+            named = client.stream_name is not None
+            yield LagRow(
+                cause,
+                where,
+                self._address,
+                client.stream_name if named else self._name,
+                client.partition if named else self._partition,
+                client_id,
+                client.saved,
+                client.position,
+                client.last,
+                self._highest,
+                lag,
+                None if lag is None else client.lost + gone.count - self._received(client, gone),
+                None if lag is None else self._age(client, where.arrived_at_ns),
+            )
 
     def _see(self, where: Where) -> None:
         if self._first is None:
@@ -975,13 +1072,16 @@ class Fold:
         self._settled_ns = max(self._settled_ns, self._last_at_ns - waits_ns)
 
     def end_window(self) -> list[Told]:
-        """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow)."""
+        """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow, LagRow).
+
+        It ends with a second.
+        """
         for connection_id in self._closed:
             self._lose(self._open.pop(connection_id, []))
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:
             self._lose(self._open.pop(next(iter(self._open))))
-        told: list[Told] = [*self._not_given(), *self._never_confirmed(), *self._rows()]
+        told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given(), *self._never_confirmed(), *self._rows()]
         self._keep_rises()
         self._changed = self._shared_changed = False
         for client in self._clients.values():
@@ -1010,8 +1110,8 @@ class Fold:
         """Of the rises so far back one in so many is kept."""
         return 1 << (behind // MOST_AGED).bit_length()
 
-    def _age(self, client: _Client) -> float | None:
-        """The age of the oldest message that the client can still read, when the client was seen last."""
+    def _age(self, client: _Client, now_ns: int) -> float | None:
+        """The age of the oldest message that the client can still read, at `now_ns`."""
         assert client.position is not None
         index = client.position
         highest = self._highest or 0
@@ -1031,7 +1131,7 @@ class Fold:
         if before > 0 and self._rise_count - before >= MOST_RISES:
             # It may have come before those that are known.
             return None
-        return max(0.0, (client.where.arrived_at_ns - rise.at_ns) / 1e9)
+        return max(0.0, (now_ns - rise.at_ns) / 1e9)
 
     def _never_confirmed(self) -> list[Told]:
         """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
@@ -1091,7 +1191,7 @@ class Fold:
                 self._highest,
                 can_read,
                 lost,
-                None if can_read is None else self._age(client),
+                None if can_read is None else self._age(client, client.where.arrived_at_ns),
                 client.connections,
             )
 

@@ -24,6 +24,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
     Got,
     Hole,
     Init,
+    LagRow,
     Observation,
     OpenPushes,
     Partial,
@@ -493,6 +494,64 @@ def test_the_fold_tells_what_the_model_tells(words: list[Any], convention: Index
         assert (stream.first_index, stream.last_index) == bounds
         assert (stream.confirmed, stream.indexes) == (len(model.confirms), len(model.confirmed))
         assert stream.delivered == model.delivered
+
+
+def lags_of(steps: list[Step], convention: IndexConvention, cuts: set[int]) -> list[tuple[int, LagRow]]:
+    """Rows of lag, each with how many of `steps` it is told after; pushes are told before the step that follows them.
+
+    Windows end with a burst.
+    """
+    fold, told = Fold(KEY, convention, lags=True), list[tuple[int, LagRow]]()
+    for at, step in enumerate(steps):
+        before, now = time_of(steps[:at][::-1], 0), time_of(steps[at:], LARGEST)
+        if at in cuts and before // streams.BURST_NS < now // streams.BURST_NS:
+            told += [(at, row) for row in of(LagRow, fold.end_window())]
+            fold = Fold(KEY, convention, fold.snapshot(), lags=True)
+        if not isinstance(step, Pushed):
+            event = step.stored if isinstance(step, Answered) else step
+            told += [(at + (row.cause != "push"), row) for row in of(LagRow, fold.take(event))]
+    return told + [(len(steps), row) for row in of(LagRow, fold.end_window())]
+
+
+def test_lag_is_told_whenever_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BURST_NS", 4)
+
+    @settings(max_examples=60)
+    @given(TALKS, st.sampled_from(IndexConvention), st.sets(st.integers(0, 60), max_size=8))
+    def compare(words: list[Any], convention: IndexConvention, cuts: set[int]) -> None:
+        steps = spoken(words)
+        last: dict[str, tuple[Any, ...]] = {}
+        told = lags_of(steps, convention, set())
+        for at, row in told:
+            model = Model(steps[:at], convention)
+            last[row.client_id] = row.saved, row.position, row.delivered, row.latest, row.lag, row.lost
+            of_model = model.row(model.clients[row.client_id])
+            assert last[row.client_id] == (*of_model[:3], *of_model[5:8]), (at, row)
+            assert row.lag_seconds is None or (row.lag_seconds > 0) <= bool(row.lag)
+        clients = Model(steps, convention).clients
+        rows = {name: Model(steps, convention).row(client) for name, client in clients.items()}
+        assert last == {name: (*row[:3], *row[5:8]) for name, row in rows.items()}
+        assert [row for _, row in lags_of(steps, convention, cuts)] == [row for _, row in told]
+
+    compare()
+
+
+def test_of_a_burst_of_pushes_one_row_is_told_and_a_pull_past_deleted_messages_tells_all_clients() -> None:
+    talk = Talk().init("orders").save(0).save(0, client="you", connection="d").store(0, 1, 2)
+    talk.now_ns += streams.BURST_NS
+    talk.store(3).pull(0, 2, 3).save(4)
+    told = [row for _, row in lags_of(talk.steps, NEXT, set())]
+    assert [(row.cause, row.client_id, row.lag, row.lost) for row in (*told[:4], told[5], told[4], *told[6:])] == [
+        ("save", "me", 0, 0),
+        ("save", "you", 0, 0),
+        ("push", "me", 3, 0),
+        ("push", "you", 3, 0),
+        ("delete", "me", 2, 2),
+        ("delete", "you", 2, 2),
+        ("save", "me", 0, 2),
+    ]
+    assert told[3].lag_seconds == 4e-9
+    assert told[4].stream_name == "orders"
 
 
 def assert_cut_anywhere(words: list[Any], cuts: set[int], convention: IndexConvention, key: str = KEY) -> None:
