@@ -289,7 +289,8 @@ def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
         place | {"byte_end": 9, "offered": 8, "actual": "accepted", "arrived_at_ns": 100, "answered_at_ns": 170},
         place | {"byte_end": 11, "offered": 9, "actual": "behind", "arrived_at_ns": 200, "answered_at_ns": 201},
     )
-    publish = {"row_kind": "message", "service": "publishBlockStream", "node": "n"}
+    # Captures of the service that gold judges together are sources of silver.
+    publish = {"row_kind": "message", "service": "publishBlockStream", "node": "n", "source": "tap"}
     subscribe = publish | {"service": "subscribeBlockStream"}
     write(
         lake,
@@ -303,6 +304,8 @@ def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
         subscribe | {"call": "5", "arrived_at_ns": 80, "message": {"header": 7}, "node": "m"},
         subscribe | {"call": "3", "arrived_at_ns": 99, "message": {"header": 9}},
     )
+    subscriptions = [{"call": call, "node": "m" if call == "5" else "n", "opened_at_ns": 1} for call in "345"]
+    write(lake, "gold.hiero_subscriptions_history", *subscriptions)
     names = ("block_number", "sending_ns", "verifying_ns", "delivering_ns")
     told = rows(lake, f"SELECT {', '.join(names)} FROM gold.hiero_latencies ORDER BY block_number")
     assert [tuple(row[name] for name in names) for row in told] == [(7, 30, 40, 4), (8, None, None, None)]
