@@ -459,6 +459,8 @@ def test_the_table_shows_partitions_zeros_and_reasons() -> None:
 def _captures() -> list[Path]:
     """Some captures of each protocol and kind."""
     found = [path for name in PROTOCOLS for path in sorted((VECTORS.parent / name).rglob("*")) if path.is_file()]
+    # What Ockam has as lines are vectors of its codec.
+    found = [path for path in found if path.relative_to(VECTORS.parent).parts[0] != "ockam" or path.suffix != ".jsonl"]
     kinds: dict[tuple[str, str], list[Path]] = {}
     for path in found:
         if path.suffix not in (".md", ".json", ".txt"):
@@ -492,10 +494,7 @@ def test_messages_that_nobody_sees_are_counted_and_all_else_comes_as_before(
         # The number of a block is taken from the row of its message.
         return [(kind, row | {"number": None}) for kind, row in rows if kind != "message"]
 
-    try:
-        expected = read(Unseen(), sys.maxsize)
-    except UnreadableCaptureError:
-        pytest.skip("is no capture")
+    expected = read(Unseen(), sys.maxsize)
     unseen = Unseen(wanted=first > 0)
     told = read(unseen, first)
     assert told[:first] == expected[:first]
