@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 
 import pytest
 
@@ -50,6 +52,17 @@ def test_an_answer_may_be_captured_before_its_request(shape: int, tap: Tap) -> N
 def test_what_a_client_had_received_may_come_after_its_save() -> None:
     packets = captured(sent(LIVELY), {PORT}, LOSSY)
     assert severe(segments(landed_packets(packets), PORT)) == set()
+
+
+@pytest.mark.parametrize("first", [3, 5, 7, 9, 11])
+@pytest.mark.parametrize("shape", [1, 3])
+def test_where_a_side_begins_is_not_known_without_its_syn(shape: int, first: int) -> None:
+    kept = []
+    for _, own in groupby(segments(landed_packets(sent(SHAPES[shape])), PORT), itemgetter("flow")):
+        flow = list(own)
+        # Of each connection its SYN, and what comes after the handshake and the first messages.
+        kept += [flow[0], *flow[first:]]
+    assert severe(kept) == set()
 
 
 @pytest.mark.parametrize(("first", "last"), STRETCHES)
