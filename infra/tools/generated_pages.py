@@ -101,7 +101,7 @@ it uncertain, and each makes its verdicts weaker:
 - **Bytes are missing.** Packets were not captured, or one side wasn't at all. The missing bytes may have held any
   message. So after a hole the state is one that any of them may have led to: some machines have a state `unknown` for
   it, the others remember what may have been missed. A rule is reported broken only if no missing message could excuse
-  it. In Hiero and Cardinal, the next message that is legal in only one state makes the state certain again.
+  it. In Hiero the next header makes the state certain again.
 - **The capture begins in the middle.** What came before is missing, too. Only its end is known.
 - **Messages were on their way.** A host may send a message before it receives one that changes the state. The order in
   which an observer sees both says nothing. The acknowledgment of the segment does: a message whose sender had not

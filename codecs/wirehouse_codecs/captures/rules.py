@@ -28,14 +28,14 @@ REASSEMBLY_RULES: tuple[Rule, ...] = (
     ),
     _note(
         "bytes_ignored",
-        "Captured bytes are not part of their TCP stream: they come before its first byte or after its end, or their "
-        "sequence number isn't plausible. Reported once per connection, direction and reason; the connection counts "
-        "them.",
+        "Captured bytes are not part of their TCP stream: they come before its first byte or after its end, an RST "
+        "carries them, or their sequence number isn't plausible. Reported once per connection, direction and reason; the "
+        "connection counts them.",
         "Reassembly, streams",
     ),
     _note(
         "reset_ignored",
-        "The sequence number of an RST doesn't match its sender's stream, and the sender continued: the RST may be "
+        "The sequence number of an RST doesn't match its sender's stream, and the connection went on: the RST may be "
         "forged.",
         "Reassembly, streams",
     ),

@@ -439,9 +439,7 @@ class FlowLog:
             self.receive(rows.segment(row))
             return row + 1
         plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
-        client, server = connection.client, connection.server
-        is_heard_first = (plain.client_packets and not client.packets) or (plain.server_packets and not server.packets)
-        if plain.stop == row or is_heard_first:
+        if plain.stop == row:
             self._apart = 2 * FEW_SEGMENTS
             self.receive(rows.segment(row))
             return row + 1

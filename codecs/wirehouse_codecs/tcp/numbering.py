@@ -280,7 +280,9 @@ class Numbering(SideState):
     # What their sender had received of the other side
 
     def peer_received(self, byte_end: int) -> int:
-        """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
+        """So many bytes of the other side its host had received when it sent the byte before `byte_end`.
+
+        At most, unless the byte `is_late`: then it may have received more.
 
         The application may have read fewer, and may have written its own bytes earlier. 0 if nothing is known. Answers
         for bytes since the last `forget_received`.

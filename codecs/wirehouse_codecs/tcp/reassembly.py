@@ -55,8 +55,8 @@ Numbering
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
   of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
   alone ends this wait, without another segment.
-- What a side had received is kept as the acknowledgment that shows it. Its position is computed when it is needed, so
-  that it holds also when the other side is numbered later, or otherwise.
+- What waits keeps the acknowledgment that it came with, and its position is computed when it is needed: the other side
+  may be numbered later, or otherwise. Of what was delivered the positions are kept, and numbered again with that side.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
   `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
@@ -87,8 +87,8 @@ The order of the two directions
 
 - Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
   and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
-  also if nothing waits behind it. It is none if the acknowledgment isn't believed. It isn't if it stands alone, and
-  bytes before the acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end
+  have come meanwhile, and none behind it: it is garbled, and no gap is a hole by it.
   At the end of the connection it is believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
   the last that was seen may be a FIN.
@@ -139,9 +139,10 @@ The end
 Where the code is
 -----------------
 
-`Flow` and the steps of a segment are here. A `connection` has two sides. Each `side` is built from its state
+`Flow` and the steps of a segment are here. A `connection` has two sides, and keeps segments that may belong to the next
+one (`apart` says what became of them). Each `side` is built from its state
 (`side_state`), the numbers of its bytes (`numbering`), what waits of it (`waiting`), and its gaps (`holes`). `resets`
-judges RSTs, and `apart` keeps segments that may belong to the next connection. `events` says what comes out.
+judges RSTs. `events` says what comes out.
 """
 
 from __future__ import annotations

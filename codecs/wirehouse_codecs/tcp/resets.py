@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Reset(NamedTuple):
     """A RST of `direction` that waits.
 
-    If it isn't where its sender's stream stands, time, or its sender, says what it was. If it is, it waits only for the
-    bytes that it acknowledges.
+    If it isn't where its sender's stream stands, time, or its sender, says what it was. If it is, it waits only for
+    bytes of its side before it, and for those that its side had acknowledged.
     """
 
     direction: Direction

@@ -1,7 +1,7 @@
 """Rows of bronze.segments as reassembly takes them: one by one, and as stretches of plain segments.
 
 Most segments of a bulk transfer go on where the last one of their side ended, and most others only acknowledge. A
-compiled loop passes over these as `tcp.Flow.receive` does with each, and their bytes stay where Arrow has them.
+compiled loop passes over these as `reassembly.Flow.receive` does with each, and their bytes stay where Arrow has them.
 """
 
 from __future__ import annotations

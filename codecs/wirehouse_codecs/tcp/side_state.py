@@ -33,7 +33,8 @@ class SideState:
     missing_bytes: int = 0
     #: Bytes of payload that had been seen, or passed over as a hole, before.
     retransmitted_bytes: int = 0
-    #: Captured bytes that are no part of the stream: of strays and keep-alives, before its first byte, after its end.
+    #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, and
+    #: from after its end.
     ignored_bytes: int = 0
     #: Segments with sequence numbers that are not credible.
     strays: int = 0

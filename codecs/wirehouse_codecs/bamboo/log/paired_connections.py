@@ -134,6 +134,9 @@ class Pairs:
             number, read = json.loads(snapshot)
             pair, reader = self._pairs[number], Reader(self.options, channel, snapshot=read)
         pair.connections[channel] = connection
+        if channel is Channel.CONTROL:
+            sides = {self.options.role_of(side): side for side in Direction}
+            pair.account.session.state.peer_received = lambda role, end: connection.peer_received(sides[role], end)
         return Half(self, log, senders_of(self.options, log.client, server), channel, pair, reader)
 
     def _pair_of(self, channel: Channel, connection: Connection, client: Endpoint | None, late: bool) -> Pair:

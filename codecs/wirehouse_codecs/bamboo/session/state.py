@@ -25,6 +25,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
     SendMode,
     send_mode,
 )
+from wirehouse_codecs.bamboo.wire.reader import Layer
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
 Array = np.ndarray[Any, Any]
@@ -132,7 +133,9 @@ class SessionState:
 
     def not_received(self, incoming: Incoming, byte_end: int) -> bool:
         """Whether the packet was sent before its host had received the bytes of the other side up to `byte_end`."""
-        return self.peer_received is not None and self.peer_received(incoming.role, incoming.byte_end) < byte_end
+        if self.peer_received is None or (self.apart and incoming.read.layer is Layer.DATA):
+            return False
+        return self.peer_received(incoming.role, incoming.byte_end) < byte_end
 
     def ends_log(self, author: bytes, log_id: int, role: Role) -> bool:
         """Whether a side sent an end-of-log entry."""

@@ -1,4 +1,4 @@
-"""What the rows of the log say to the folds of `across`."""
+"""What the rows of the log say to the fold."""
 
 from __future__ import annotations
 

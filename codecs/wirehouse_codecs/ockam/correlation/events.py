@@ -1,4 +1,4 @@
-"""What the rows of the log say to the folds of `across`, and what one capture tells by them."""
+"""What the rows of the log say to the folds of `streams`, and what one capture shows by them."""
 
 from __future__ import annotations
 

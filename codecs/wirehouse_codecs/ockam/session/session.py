@@ -211,7 +211,7 @@ class Session:
         peer_received: Callable[[Direction, int], int] | None = None,
     ) -> None:
         self._options = options
-        #: As `tcp.Side.peer_received`; None = a side had received what came before.
+        #: As `Connection.peer_received`; None = a side had received what came before.
         self._peer_received = peer_received
         #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
         self.here = dict.fromkeys(Direction, 0)
@@ -289,7 +289,7 @@ class Session:
 
     def lose(self, direction: Direction, place: Place) -> None:
         """By what came at `place` it isn't known where the next frame of `direction` begins: until one comes, those
-        that were sent may be held back. Again and again, as long as it is so."""
+        that were sent may be held back. Called for each piece while that is so."""
         if direction not in self.searched:
             self.searched.add(direction)
             self.requests.miss()

@@ -325,3 +325,23 @@ def test_a_switch_that_comes_before_its_proposal_breaks_no_rule(said: Said) -> N
     assert rules(logged(captured(dialogue(early)))) == []
     never: Said = [*said[:at], (B, Switch(2)), *said[at + 1 :]]
     assert rules(logged(captured(dialogue(never)))) == ["bamboo.switch_inactive"]
+
+
+@pytest.mark.parametrize(("knew", "found"), [(True, ["bamboo.cancel_or_adjust_inactive"]), (False, [])])
+def test_who_had_not_received_what_drops_its_proposal_still_speaks_of_it(
+    make_log: Callable[..., Any], knew: bool, found: list[str]
+) -> None:
+    log = make_log(8)
+    less, rival = propose(log, 0, start=5, lower_info=5, end=6, upper_info=6), propose(log, 1, end=8)
+    said: Said = [(A, ProposalCredit(4)), (B, ProposalCredit(4)), (A, less), (B, rival)]
+    said.append((A, Cancel(CancelReason.RESOURCES, 0)))
+    given = segments(landed_packets(captured(dialogue(said, closes=False))), CONTROL.port, DATA.port)
+    rows = sorted(given, key=itemgetter("record_number"))
+    if not knew:
+        sent = [row for row in rows if row["payload"]]
+        at = rows.index(next(row for row in sent if row["payload"] == encode(rival)))
+        cancel = next(row for row in sent if row["payload"] == encode(said[-1][1]))
+        cancel["acknowledgment"] -= len(encode(rival))
+        rows = [row for row in rows if row["direction"] != A or row["payload"] or rows.index(row) < at]
+    told = of_kind(read_log(rows, starter(options()), SCHEMA), "violation")
+    assert [row["finding"]["rule"] for row in told if row["finding"]["severity"] == "violation"] == found
