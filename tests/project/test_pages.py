@@ -35,6 +35,7 @@ SHOWN = {
 RUN_BY = {
     "backfill": "orchestration/cli/test_command.py",
     "dashboard": "orchestration/dashboards/test_dashboards.py",
+    "export": "orchestration/cli/test_export.py",
     "forget": "orchestration/cli/test_command.py",
     "infra": "orchestration/infra/test_postgres.py",
     "inspect": "orchestration/cli/test_command.py",

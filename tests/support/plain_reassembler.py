@@ -22,7 +22,7 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 #: So long a gap may be filled, and a doubtful RST refuted.
@@ -125,21 +125,36 @@ def _end(packets: Sequence[Packet]) -> tuple[int, int | None]:
 
 
 def _filled(packets: Sequence[Packet], at: int) -> int:
-    """Before which packet all is there that the RST acknowledges, or is waited for no more."""
-    reset, other = packets[at], not packets[at].client
-    base = _base(packets[:at], other)
-    heard = any(one.client is other for one in packets[:at]) or reset.ns < packets[0].ns + WAIT_NS
-    if base is None or reset.acknowledgment is None or not heard:
-        return at + 1
-    end = _position(reset.acknowledgment, base)
+    """Before which packet all is there that the RST's side had sent or acknowledged, or is waited for no more."""
+    reset = packets[at]
+    awaited = list(_awaited(packets, at))
     asked = [one.first for one in packets[:at] if one.syn]
     for number in range(at + 1, len(packets)):
-        begins, missing = _gaps(packets[:number], other, base, end)
+        gaps = (_gaps(packets[:number], client, base, end) for client, base, end in awaited)
+        is_missing = any(missing and end > begins for (begins, missing), (*_, end) in zip(gaps, awaited, strict=True))
         one = packets[number]
         asks_anew = one.syn and one.acknowledgment is None and one.first not in asked
-        if not missing or end <= begins or packets[number].ns >= reset.ns + WAIT_NS or asks_anew:
+        if not is_missing or packets[number].ns >= reset.ns + WAIT_NS or asks_anew:
             return number
     return len(packets)
+
+
+def _awaited(packets: Sequence[Packet], at: int) -> Iterator[tuple[bool, int, int]]:
+    """Up to where bytes of each side are known to have been sent before the RST: side, base, position."""
+    reset, before = packets[at], packets[:at]
+    base = _base(before, reset.client)
+    if base is not None and any(_is_of(one, reset) for one in before):
+        yield reset.client, base, _position(reset.sequence, base)
+    other = not reset.client
+    base = _base(before, other)
+    heard = any(one.client is other for one in before) or reset.ns < packets[0].ns + WAIT_NS
+    if base is None or not heard:
+        return
+    own = [one.acknowledgment for one in before if _is_of(one, reset)] + [reset.acknowledgment]
+    ends = [_position(one, base) for one in own if one is not None]
+    ends = [end for end in ends if abs(end) < FAR]
+    if ends:
+        yield other, base, max(ends)
 
 
 def _gaps(packets: Sequence[Packet], client: bool, base: int, end: int) -> tuple[int, bool]:
@@ -158,13 +173,14 @@ def _gaps(packets: Sequence[Packet], client: bool, base: int, end: int) -> tuple
 
 
 def _due(packets: Sequence[Packet], at: int) -> int:
-    """Before which packet the RST is confirmed by time; by silence, if nothing of its sender was captured."""
+    """Before which packet the RST is confirmed by its side's silence; by all silence, if that was not captured."""
     heard, since = any(_is_of(one, packets[at]) for one in packets[:at]), packets[at].ns
     for number in range(at + 1, len(packets)):
         if packets[number].ns >= since + WAIT_NS:
             return number
-        heard = heard or _is_of(packets[number], packets[at])
-        since = packets[at].ns if heard else packets[number].ns
+        is_own = _is_of(packets[number], packets[at])
+        heard = heard or is_own
+        since = packets[number].ns if is_own or not heard else since
     return len(packets)
 
 
@@ -223,6 +239,8 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
             for one in before
             if one.client is not client and one.acknowledgment is not None and not one.rst
         ]
+        if client is not reset.client and reset.acknowledgment is not None:
+            known.append(_position(reset.acknowledgment, base))
         # A SYN that was forgotten stands elsewhere.
         known = [at for at in known if abs(at) < FAR]
         most = [max(known)] if known else []

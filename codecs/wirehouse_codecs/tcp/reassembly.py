@@ -400,7 +400,8 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
     # What the other side sent first may acknowledge less, and come late.
-    is_early = connection.has_syn and ours.assumed and not ours.has_begun and theirs.lacks_beginning
+    goes_on = bool(connection.held) and connection.held[0].direction is ours.direction
+    is_early = connection.has_syn and ours.assumed and not ours.has_begun and (theirs.lacks_beginning or goes_on)
     if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
         return False
     held = connection.held
@@ -430,7 +431,8 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
-        if connection.has_syn and ours.lacks_before(segment.sequence) and not connection.holds_enough:
+        lacks_beginning = not ours.next_byte and ours.lacks_before(segment.sequence)
+        if connection.has_syn and lacks_beginning and not connection.holds_enough:
             # What its side sent before may acknowledge less, and come late.
             return _take(connection, segment)
     elif is_near or (not is_answer and not connection.holds_enough):

@@ -21,8 +21,8 @@ from tests.support.searches import fast_first
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.wire import compression, grpc, spans
-from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2 import reader
+from wirehouse_codecs.hiero.wire.http2 import side as http2_side
 from wirehouse_codecs.hiero.wire.http2.frames import HEADER_BYTES
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.simulate.script import Conversation, Disturbances, Send, disturb, segments
@@ -164,9 +164,9 @@ def test_frames_that_are_found_together_are_read_as_each_by_itself(wire: Any, da
         direction, start, text, at = script[lost]
         script[lost] = wire.Hole(direction, start, start + len(text), at)
     script = wire.cut(script, data.draw(st.sampled_from([50, 4000, 1 << 20])))
-    with patch.object(http2, "BULK_BYTES", 1 << 40):
+    with patch.object(reader, "BULK_BYTES", 1 << 40):
         expected = wire.whole(wire.read(script, late=late))
-    with patch.object(http2, "BULK_BYTES", HEADER_BYTES), patch.object(http2, "MOST_SPANS", 3):
+    with patch.object(reader, "BULK_BYTES", HEADER_BYTES), patch.object(reader, "MOST_SPANS", 3):
         assert wire.whole(wire.read(script, late=late)) == expected
     assert wire.whole(wire.read(script, late=late)) == expected
 
@@ -447,11 +447,13 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Those that are reached by little connections, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small_limits":
-            for module in (spans, http2, grpc):
+            for module in (spans, reader, grpc):
                 patch.setattr(module, "UNDECODABLE_BYTES", 40)
             patch.setattr(grpc, "HELD_BYTES", 60)
-            for name, value in (("MAX_STREAMS", 1), ("MAX_RESET", 0), ("MAX_BLOCK_BYTES", 100)):
-                patch.setattr(http2, name, value)
+            patch.setattr(reader, "MAX_STREAMS", 1)
+            patch.setattr(reader, "MAX_RESET", 0)
+            patch.setattr(reader, "MAX_BLOCK_BYTES", 100)
+            patch.setattr(http2_side, "MAX_BLOCK_BYTES", 100)
         yield
 
 
