@@ -215,23 +215,23 @@ class Numbering(SideState):
         end = self.sent
         if self.assumed:
             return sequence in (self.expected, end, self._sent_from)
-        follows = self.next_byte
-        for piece in self._waiting:
-            if piece.start == follows:
-                # It waits for the other side only.
-                follows = piece.end
-        first = (self.expected + follows - self.next_byte) & SEQUENCE_MASK
+        first = (self.expected + self._here_end - self.next_byte) & SEQUENCE_MASK
         return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self.fin is not None))
 
     def lacks_before(self, sequence: int) -> bool:
         """Bytes before `sequence`, which is near, are neither delivered nor waiting."""
         if self.expected == UNKNOWN or not self.is_near(sequence):
             return False
-        follows = self.next_byte
+        return self._here_end < self.next_byte + distance(sequence, self.expected)
+
+    @property
+    def _here_end(self) -> int:
+        """The position behind the bytes that are there without a gap; some may wait for the other side only."""
+        end = self.next_byte
         for piece in self._waiting:
-            if piece.start == follows:
-                follows = piece.end
-        return follows < self.next_byte + distance(sequence, self.expected)
+            if piece.start == end:
+                end = piece.end
+        return end
 
     # What was acknowledged of them
 

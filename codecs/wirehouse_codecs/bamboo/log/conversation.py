@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.fast.judge import Plain, Spoken
@@ -67,6 +67,12 @@ def knows_more(connection: Connection, piece: Data) -> bool:
 def received(connection: Connection, piece: Data) -> int:
     """How many bytes of the other side, and its FIN, the host of who sent the piece had received, at most."""
     return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
+
+
+def peer_received(connection: Connection, options: BambooOptions) -> Callable[[Role, int], int]:
+    """As `Connection.peer_received`, by role."""
+    sides = {options.role_of(side): side for side in Direction}
+    return lambda role, byte_end: connection.peer_received(sides[role], byte_end)
 
 
 def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
@@ -274,7 +280,7 @@ class Conversation:
         self._begun = False
         if snapshot is not None:
             self._restore(json.loads(snapshot))
-        self._account.session.state.peer_received = self._peer_received
+        self._account.session.state.peer_received = peer_received(connection, options)
         self._plain = Plain(self._reader, self._account.session, options)
         #: How many pieces the fast path gets, and how many the reference path takes after one that doesn't fit.
         self._share, self._patience = _MOST_READ, _FEWEST_READ
@@ -283,11 +289,6 @@ class Conversation:
         account.streams = self._reader.streams
         if snapshot is not None:
             account.settle()
-
-    def _peer_received(self, role: Role, byte_end: int) -> int:
-        """How many bytes of the other side the host of `role` had received, at most, when it sent a byte."""
-        side = next(one for one in Direction if self._options.role_of(one) is role)
-        return self._connection.peer_received(side, byte_end)
 
     def unread_from(self, direction: Direction) -> int:
         """Where the first byte of `direction` stands that is in no row yet."""

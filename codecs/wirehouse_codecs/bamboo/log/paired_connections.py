@@ -22,6 +22,7 @@ from wirehouse_codecs.bamboo.log.conversation import (
     add_rest,
     begins_late,
     knows_more,
+    peer_received,
     received,
     senders_of,
 )
@@ -135,8 +136,7 @@ class Pairs:
             pair, reader = self._pairs[number], Reader(self.options, channel, snapshot=read)
         pair.connections[channel] = connection
         if channel is Channel.CONTROL:
-            sides = {self.options.role_of(side): side for side in Direction}
-            pair.account.session.state.peer_received = lambda role, end: connection.peer_received(sides[role], end)
+            pair.account.session.state.peer_received = peer_received(connection, self.options)
         return Half(self, log, senders_of(self.options, log.client, server), channel, pair, reader)
 
     def _pair_of(self, channel: Channel, connection: Connection, client: Endpoint | None, late: bool) -> Pair:
