@@ -18,7 +18,7 @@ from wirehouse_codecs.ockam.correlation.streams import Found
 from wirehouse_codecs.ockam.log.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL
-from wirehouse_codecs.ockam.session.session import NOT_GIVEN
+from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire import resync
 from wirehouse_codecs.ockam.wire.reader import HEARTBEAT, Reader
 from wirehouse_codecs.ockam.wire.routed import Envelope

@@ -29,7 +29,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
-from wirehouse_codecs.ockam.session.session import NOT_GIVEN
+from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_pipelines.jobs.connections import heard_once
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key

@@ -38,7 +38,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.options import IndexConvention
-from wirehouse_codecs.ockam.session.session import NOT_GIVEN
+from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 
 Row = dict[str, Any]

@@ -16,15 +16,15 @@ from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.ockam.fast import judge_loops, loops
 from wirehouse_codecs.ockam.fast.columns import FRAME_FIELDS, Arrays, frame_columns
 from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.session import memory as memories
 from wirehouse_codecs.ockam.session import requests as waiting
-from wirehouse_codecs.ockam.session import session as sessions
+from wirehouse_codecs.ockam.session.memory import IndexKey, Role, short
 from wirehouse_codecs.ockam.session.requests import Request, RequestKind, Where, digest
-from wirehouse_codecs.ockam.session.session import Role, Session, short
+from wirehouse_codecs.ockam.session.session import Session
 from wirehouse_codecs.ockam.wire.messages import Names
 from wirehouse_codecs.ockam.wire.routed import Envelope
 
 Array = np.ndarray[Any, Any]
-Key = tuple[str, str, int | None]
 
 #: So many messages are taken at once at least.
 FEWEST_AT_ONCE: Final = 256
@@ -50,7 +50,7 @@ class Group(NamedTuple):
     asker: str
     #: The last hop on the side of the service; None = there is none.
     at: str | None
-    key: Key | None
+    key: IndexKey | None
 
 
 class _Slots(dict[Any, int]):
@@ -121,25 +121,25 @@ class Plain:
     """Takes plain messages for `session`."""
 
     def __init__(self, session: Session, options: OckamOptions) -> None:
-        self.session = session
+        self.session, self.memory = session, session.memory
         fixed = np.zeros(judge_loops.FIXED_NUMBERS, np.int64)
         fixed[judge_loops.TIMEOUT_NS] = options.answer_timeout_ns
         fixed[judge_loops.MOST_OPEN], fixed[judge_loops.MOST_HELD] = waiting.MOST_REQUESTS, waiting.MOST_DATA_BYTES
-        fixed[judge_loops.MOST_RUNS] = sessions.MOST_RUNS
+        fixed[judge_loops.MOST_RUNS] = memories.MOST_RUNS
         self._fixed = fixed
         #: For so many there is room; more, the longer all are plain.
         self._at_once = FEWEST_AT_ONCE
 
     def cost(self, rows: Rows) -> int:
         """So many frames make it worth while to begin."""
-        return 16 + (len(rows.groups) + len(self.session.requests) + len(self.session.unsaved)) // 4
+        return 16 + (len(rows.groups) + len(self.memory.requests) + len(self.memory.unsaved)) // 4
 
     def advance(self, rows: Rows, begin: int, held_back: Array) -> tuple[int, bool]:
         """Take the plain messages from row `begin` on, some at most: the row of the next frame, and whether it was not
         looked at."""
         end = min(len(rows), begin + self._at_once)
         state = _State(self.session, rows, begin, end)
-        names = self.session.names
+        names = self.memory.names
         self._fixed[judge_loops.SPECIFICATION] = Names.SPECIFICATION in names
         self._fixed[judge_loops.IMPLEMENTATION] = Names.IMPLEMENTATION in names
         frames = judge_loops.Frames(rows.data, rows.arrived_at_ns, held_back, *rows.arrays, rows.group_of)
@@ -157,7 +157,8 @@ class _State:
     """The session as arrays, as far as the groups of `rows` are about it; see plain_loops."""
 
     def __init__(self, session: Session, rows: Rows, begin: int, end: int) -> None:
-        self._session, self._rows, self._begin = session, rows, begin
+        self._session, self._memory = session, session.memory
+        self._rows, self._begin = rows, begin
         self._pairs, self._streams, self._askers, self._keys = _Slots(), _Slots(), _Slots(), _Slots()
         self._stream_addresses: list[str | None] = []
         self._consumers: list[str | None] = []
@@ -170,27 +171,27 @@ class _State:
 
     def _group(self, group: Group) -> list[int]:
         """A row of `groups`."""
-        session, (_, asker, at, key) = self._session, group
+        memory, (_, asker, at, key) = self._memory, group
         address, consumer = at, None
         row = [-1] * judge_loops.GROUP_NUMBERS
-        if asker and at and asker in session.requesters:
+        if asker and at and asker in memory.requesters:
             row[judge_loops.PAIR] = self._pairs.put((asker, at))
-            role = session.roles.get(at, Role.STREAM if at in session.streams else Role.UNKNOWN)
+            role = memory.roles.get(at, Role.STREAM if at in memory.streams else Role.UNKNOWN)
             if role is Role.STREAM and key is None:
                 row[judge_loops.STREAM] = self._streams.put(at)
-                stream = session.streams[at]
+                stream = memory.streams[at]
                 if stream.name is not None:
                     of = (stream.name, stream.partition)
-                    consumer = session.clients.get((asker, *of)) or session.only_clients.get(of)
+                    consumer = memory.clients.get((asker, *of)) or memory.only_clients.get(of)
             if role is Role.INDEX_SERVICE and key is not None:
                 client, name, partition = key
                 of = (name, partition or 0)
-                known = session.clients.get((asker, *of)) == client
-                row[judge_loops.REQUESTS] = known and session.only_clients.get(of, _NOBODY) in (client, None)
+                known = memory.clients.get((asker, *of)) == client
+                row[judge_loops.REQUESTS] = known and memory.only_clients.get(of, _NOBODY) in (client, None)
                 row[judge_loops.ASKER] = self._askers.put((asker, key))
                 row[judge_loops.KEY] = self._keys.put((at, *key))
         if key is not None:
-            address = session.addresses.get((key[1], key[2] or 0))
+            address = memory.addresses.get((key[1], key[2] or 0))
         self._stream_addresses.append(address)
         self._consumers.append(consumer)
         return row
@@ -201,18 +202,18 @@ class _State:
         self.pairs[:, judge_loops.LAST] = judge_loops.LAST_BEFORE
         self.pairs[:, judge_loops.USABLE] = 1
         for slot, pair in enumerate(self._pairs):
-            saved = self._session.saved.get(pair)
+            saved = self._memory.saved.get(pair)
             if saved is not None:
                 self.pairs[slot, judge_loops.HAS_SAVED] = 1
                 _export(saved.ids, slot, self.pairs, self.pair_runs)
 
     def _export_streams(self) -> None:
-        session = self._session
+        memory = self._memory
         self.streams = np.zeros((len(self._streams), judge_loops.STREAM_NUMBERS), np.int64)
         self.stream_runs = _runs(len(self._streams))
         for slot, at in enumerate(self._streams):
-            stream = session.streams[at]
-            pulled = None if stream.name is None else session.pulled.get(stream.name)
+            stream = memory.streams[at]
+            pulled = None if stream.name is None else memory.pulled.get(stream.name)
             state = self.streams[slot]
             state[judge_loops.HIGHEST] = -1
             state[judge_loops.IS_PULLED] = stream.name is None or (pulled is not None and stream.partition in pulled)
@@ -226,7 +227,7 @@ class _State:
     def _export_keys(self) -> None:
         self.keys = np.zeros((len(self._keys), judge_loops.KEY_NUMBERS), np.int64)
         for slot, key in enumerate(self._keys):
-            known = self._session.keys.get(key)
+            known = self._memory.keys.get(key)
             least = -1 if known is None or known.least is None else known.least
             usable = known is not None and least < judge_loops.BEYOND
             self.keys[slot, judge_loops.EXISTS] = usable
@@ -235,15 +236,15 @@ class _State:
             self.keys[slot, judge_loops.LEAST] = min(least, judge_loops.BEYOND)
 
     def _export_requests(self, new: int) -> None:
-        session = self._session
-        self._before = list(session.requests)
+        memory = self._memory
+        self._before = list(memory.requests)
         requests = self.requests = np.zeros((len(self._before) + new, judge_loops.REQUEST_NUMBERS), np.int64)
         if self._before:
             requests[: len(self._before)] = [self._request(request) for request in self._before]
-        requests[session.requests.passed : len(self._before), judge_loops.WAITING] = 1
+        requests[memory.requests.passed : len(self._before), judge_loops.WAITING] = 1
         unsaved = [
             (pair, number)
-            for (*whose, number) in session.unsaved
+            for (*whose, number) in memory.unsaved
             if number < judge_loops.BEYOND and (pair := self._pairs.get(tuple(whose), -1)) >= 0
         ]
         places = _room(len(requests) + len(unsaved))
@@ -251,9 +252,9 @@ class _State:
         ids = np.array(unsaved, np.uint64).reshape(-1, 2).T
         judge_loops.fill(requests, len(self._before), np.ascontiguousarray(ids), self.lookup, self.held)
         self.numbers = np.zeros(judge_loops.SESSION_NUMBERS, np.int64)
-        self.numbers[judge_loops.NOW_NS] = session.now_ns
+        self.numbers[judge_loops.NOW_NS] = self._session.now_ns
         self.numbers[judge_loops.COUNT] = self.numbers[judge_loops.OPEN_REQUESTS] = len(self._before)
-        self.numbers[judge_loops.DATA_BYTES_HELD] = session.requests.data_bytes
+        self.numbers[judge_loops.DATA_BYTES_HELD] = memory.requests.data_bytes
 
     def _request(self, request: Request) -> list[int]:
         """A row of `requests`."""
@@ -283,22 +284,22 @@ class _State:
 
     def take(self, row: int) -> None:
         """The session after all rows before `row`."""
-        session, numbers = self._session, self.numbers
+        memory, numbers = self._memory, self.numbers
         self._tell(row)
         for name, count in zip(judge_loops.COUNTED, numbers.tolist(), strict=False):
-            session.counts[name] += count
-        session.now_ns = int(numbers[judge_loops.NOW_NS])
+            memory.counts[name] += count
+        self._session.now_ns = int(numbers[judge_loops.NOW_NS])
         self._take_pairs()
         self._take_streams()
         for slot, key in enumerate(self._keys):
             if self.keys[slot, judge_loops.KEY_CHANGED]:
-                session.keys[key].least = int(self.keys[slot, judge_loops.LEAST])
+                memory.keys[key].least = int(self.keys[slot, judge_loops.LEAST])
         count = int(numbers[judge_loops.COUNT])
         is_open = self.requests[:count, judge_loops.OPEN] != 0
         for number in np.flatnonzero(~is_open[: len(self._before)]).tolist():
-            session.requests.remove(self._before[number])
+            memory.requests.remove(self._before[number])
         for number in np.flatnonzero(is_open[len(self._before) :]).tolist():
-            session.requests.put(self._new_request(len(self._before) + number))
+            memory.requests.put(self._new_request(len(self._before) + number))
 
     def _tell(self, row: int) -> None:
         """What the rows up to `row` answer, and what they are about."""
@@ -312,14 +313,14 @@ class _State:
         rows.answered[span] = np.where(numbers < 0, judge_loops.NO_REQUEST, sources[numbers])
         new = self.requests[count : int(self.numbers[judge_loops.COUNT])]
         rows.held[new[:, judge_loops.ROW]] = new[:, judge_loops.HELD] != 0
-        rows.missed[span] = self._session.missed
+        rows.missed[span] = self._session.coverage.missed
         rows.told[span] = rows.group_of[span] + len(rows.stream_addresses)
         rows.stream_addresses += self._stream_addresses
         rows.consumers += self._consumers
 
     def _take_pairs(self) -> None:
         for slot, pair in enumerate(self._pairs):
-            saved = self._session.saved.get(pair)
+            saved = self._memory.saved.get(pair)
             if saved is None or not self.pairs[slot, judge_loops.CHANGED]:
                 continue
             last = int(self.pairs[slot, judge_loops.LAST])
@@ -332,7 +333,7 @@ class _State:
     def _take_streams(self) -> None:
         for slot, at in enumerate(self._streams):
             if self.streams[slot, judge_loops.CHANGED]:
-                stream = self._session.streams[at]
+                stream = self._memory.streams[at]
                 stream.highest = int(self.streams[slot, judge_loops.HIGHEST])
                 _import(stream.confirmed, slot, self.streams, self.stream_runs)
 
@@ -380,7 +381,7 @@ def _signed(word: int) -> int:
 
 def _runs(slots: int) -> Array:
     """Room for so many sets: with one run more than they keep."""
-    return np.zeros((slots, 2, sessions.MOST_RUNS + 1), np.int64)
+    return np.zeros((slots, 2, memories.MOST_RUNS + 1), np.int64)
 
 
 def _export(numbers: Intervals, slot: int, sets: Array, runs: Array) -> None:

@@ -19,8 +19,10 @@ from wirehouse_codecs.ockam.fast import judge_loops, loops
 from wirehouse_codecs.ockam.fast.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS, Arrays, cut, frame_columns
 from wirehouse_codecs.ockam.fast.judge import Plain, Rows
 from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.session.coverage import Coverage
+from wirehouse_codecs.ockam.session.outcome import Outcome
 from wirehouse_codecs.ockam.session.requests import Request, RequestState, Where
-from wirehouse_codecs.ockam.session.session import Outcome, Session
+from wirehouse_codecs.ockam.session.session import Session
 from wirehouse_codecs.ockam.wire import reader
 from wirehouse_codecs.ockam.wire import resync as starts
 from wirehouse_codecs.ockam.wire.bare import Malformed
@@ -32,7 +34,7 @@ from wirehouse_codecs.tcp.reassembly import Data
 
 Array = np.ndarray[Any, Any]
 
-#: Plain messages, a row each, in arrival order; what isn't explained is as in session.Outcome.
+#: Plain messages, a row each, in arrival order; what isn't explained is as in outcome.Outcome.
 PLAIN: pa.Schema = pa.schema(
     [
         pa.field("direction", NAME_TYPE),
@@ -44,7 +46,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("requester", pa.string()),
         pa.field("consumer", pa.string()),
         pa.field("missed", pa.int64()),
-        # It answers a request, of which the rest tells; `answers_` with fields of session.Answers.
+        # It answers a request, of which the rest tells; `answers_` with fields of outcome.Answers.
         pa.field("answers", pa.bool_()),
         pa.field("answers_requested_at_ns", pa.int64()),
         pa.field("answers_request_byte_start", pa.int64()),
@@ -104,7 +106,7 @@ class Connection:
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
         frames = self.reader.receive(direction, data, place)
-        self.session.here[direction] = self.reader.end(direction)
+        self.session.coverage.here[direction] = self.reader.end(direction)
         outcomes = [self.session.receive(received) for received in frames]
         if self.reader.is_lost(direction):
             self.session.lose(direction, place)
@@ -112,7 +114,7 @@ class Connection:
 
     def _is_settled(self, feed: Feed) -> bool:
         """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
-        if self.reader.detection is None or self.session.searched:
+        if self.reader.detection is None or self.session.coverage.searched:
             return False
         return all(self.reader.pending(side) is not None or not feed.left(side) for side in SIDES)
 
@@ -123,7 +125,7 @@ class Connection:
         for side, rest in zip(SIDES, frames.leave_rest(), strict=True):
             if self.reader.pending(side) is not None:
                 self.reader.go_on(side, *rest)
-                self.session.here[side] = self.reader.end(side)
+                self.session.coverage.here[side] = self.reader.end(side)
         taken = frames.taken(read)
         if _WORTH * taken.plain.num_rows >= len(frames.rows):
             self._patience = 1
@@ -137,16 +139,16 @@ class Connection:
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
         cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
-        session = self.session
+        session, coverage = self.session, self.session.coverage
         ends = frames.stream_ends()
-        held_back, unasked_end = frames.held_back(session), session.unasked_end
+        held_back, unasked_end = frames.held_back(coverage), coverage.unasked_end
         while row < len(rows):
             begin, is_plain = row, rows.worth and len(rows) - row >= cost
-            if session.unasked_end != unasked_end:
-                held_back, unasked_end = frames.held_back(session), session.unasked_end
+            if coverage.unasked_end != unasked_end:
+                held_back, unasked_end = frames.held_back(coverage), coverage.unasked_end
             while is_plain and row < len(rows):
                 row, is_plain = plain.advance(rows, row, held_back)
-                session.taken = _taken(session.taken, ends, row)
+                coverage.taken = _taken(coverage.taken, ends, row)
             patience = _FEWEST_READ if row - begin >= cost else 2 * patience
             if patience > _MOST_TRIED:
                 frames.stop_before(row)
@@ -159,7 +161,7 @@ class Connection:
                 except Malformed:
                     frames.stop_before(row)
                     return read
-                session.here = frames.here(row)
+                coverage.here = frames.here(row)
                 read[row] = session.receive(received)
                 row += 1
         return read
@@ -199,17 +201,17 @@ class _Frames(CutFrames):
         own = [np.where(sides == number, ends, 0) for number in range(len(SIDES))]
         return np.maximum.accumulate(np.array(own), axis=1)
 
-    def held_back(self, session: Session) -> Array:
+    def held_back(self, coverage: Coverage) -> Array:
         """By piece: it came with the packet that showed a hole, may have been answered before it came, or may know the
         rest of a frame that is begun."""
-        found = self._knows_frame(session)
-        gap, unasked_end = session.gap, session.unasked_end
+        found = self._knows_frame(coverage)
+        gap, unasked_end = coverage.gap, coverage.unasked_end
         if unasked_end:
             client = SIDES.index(Direction.CLIENT)
             for number in np.flatnonzero(self._owners == client).tolist():
                 size = len(self._feed.pieces[self._first + number].data)
                 begin = int(self._ends[number] + self.shifts[client]) - size
-                is_early = session.peer_received(Direction.CLIENT, begin + 1) < unasked_end
+                is_early = coverage.peer_received(Direction.CLIENT, begin + 1) < unasked_end
                 found[number] |= is_early
                 if not is_early:
                     break
@@ -222,7 +224,7 @@ class _Frames(CutFrames):
         """How far each side's bytes were here when a frame was complete."""
         return dict(zip(SIDES, self._here[:, int(self.positions.pieces[row])].tolist(), strict=True))
 
-    def _knows_frame(self, session: Session) -> Array:
+    def _knows_frame(self, coverage: Coverage) -> Array:
         """By piece: its sender had received more of the other side than is here, and that is within a frame."""
         found = np.zeros(len(self.arrived_at_ns), np.bool_)
         for other, bounds in enumerate(self._bounds):
@@ -230,7 +232,7 @@ class _Frames(CutFrames):
             within = bounds[np.maximum(np.searchsorted(bounds, here, "right") - 1, 0)] != here
             for number in np.flatnonzero(within & (self._owners != other)).tolist():
                 own = 1 - other
-                known = session.peer_received(SIDES[own], int(self._ends[number] + self.shifts[own]))
+                known = coverage.peer_received(SIDES[own], int(self._ends[number] + self.shifts[own]))
                 found[number] = known > self._here[other, number]
         return found
 

@@ -20,8 +20,9 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.session.outcome import Answers, End, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import RequestKind
-from wirehouse_codecs.ockam.session.session import Answers, End, Found, Outcome, Session
+from wirehouse_codecs.ockam.session.session import Session
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -160,7 +161,7 @@ class Conversation:
     @property
     def partial_at_ns(self) -> int | None:
         """From when on it is known that messages of the connection are missing; None = none are."""
-        at_ns = self._session.partial_at_ns
+        at_ns = self._session.coverage.partial_at_ns
         return None if at_ns is None else max(at_ns, self._connection.first.arrived_at_ns)
 
     def unread_from(self, direction: Direction) -> int:
@@ -311,19 +312,20 @@ class Conversation:
         return rows
 
     def _session_row(self) -> dict[str, Any]:
-        session, names = self._session, sorted(self._session.names)
+        session, memory = self._session, self._session.memory
+        names = sorted(memory.names)
         pushes = Counter(
             (request.target, request.where.place.arrived_at_ns)
-            for request in session.requests
+            for request in memory.requests
             if request.kind is RequestKind.PUSH
         )
         return {
             "envelope": self.dialect[0],
             "names": "both" if len(names) > 1 else next(iter(names), None),
-            "partial": session.partial,
+            "partial": session.coverage.partial,
             "partial_at_ns": self.partial_at_ns,
-            **{name: session.counts[name] for name in _COUNTS},
-            "open_requests": sum(request.kind is not RequestKind.OTHER for request in session.requests),
+            **{name: memory.counts[name] for name in _COUNTS},
+            "open_requests": sum(request.kind is not RequestKind.OTHER for request in memory.requests),
             "open_pushes": [
                 {"stream_address": address, "pushed_at_ns": at_ns, "count": count}
                 for (address, at_ns), count in pushes.items()

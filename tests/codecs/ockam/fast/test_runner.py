@@ -21,7 +21,7 @@ from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.ockam.fast import judge, judge_loops, runner
 from wirehouse_codecs.ockam.log import log
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.session import requests, session
+from wirehouse_codecs.ockam.session import memory, requests, session
 from wirehouse_codecs.ockam.wire import reader
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
@@ -324,8 +324,8 @@ def narrow(patch: pytest.MonkeyPatch) -> None:
     """What is held is soon beyond its limits."""
     patch.setattr(requests, "MOST_REQUESTS", 4)
     patch.setattr(requests, "MOST_DATA_BYTES", 30)
-    patch.setattr(session, "MOST_RUNS", 3)
-    patch.setattr(session, "MOST_KNOWN", 3)
+    patch.setattr(memory, "MOST_RUNS", 3)
+    patch.setattr(memory, "MOST_KNOWN", 3)
 
 
 seeds = st.integers(0, 2**32 - 1)

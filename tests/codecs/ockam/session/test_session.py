@@ -15,8 +15,9 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULE, SET_RULES
+from wirehouse_codecs.ockam.session import memory
 from wirehouse_codecs.ockam.session import requests as waiting
-from wirehouse_codecs.ockam.session import session as sessions
+from wirehouse_codecs.ockam.session.outcome import ANSWERS_NOTHING, End, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import (
     TRANSITIONS,
     UNANSWERED,
@@ -26,7 +27,7 @@ from wirehouse_codecs.ockam.session.requests import (
     RequestState,
     Where,
 )
-from wirehouse_codecs.ockam.session.session import JUDGES, End, Found, Outcome, Session
+from wirehouse_codecs.ockam.session.session import JUDGES, Session
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -256,21 +257,21 @@ BROUGHT: dict[RequestState, Callable[[Dialogue], Dialogue]] = {
 def test_each_kind_of_request_in_each_state_takes_each_input(state: RequestState, kind: RequestKind) -> None:
     def brought() -> Dialogue:
         dialogue = BROUGHT[state](ASKED[kind](opened()))
-        assert [one.state for one in dialogue.session.requests] == [state]
+        assert [one.state for one in dialogue.session.memory.requests] == [state]
         assert dialogue.found.count(UNANSWERED[kind] or "") == (state is RequestState.OVERDUE and kind in ANSWERED)
         dialogue.findings.clear()
         return dialogue
 
     if kind in ANSWERED:
         answered = ANSWERED[kind](brought())
-        assert not len(answered.session.requests)
+        assert not len(answered.session.memory.requests)
         assert set(answered.found) <= {"index_missing_record"}
         assert answered.out.answers is not None
     refused = brought().s(Error("no"), TARGET[kind])
-    assert not len(refused.session.requests)
+    assert not len(refused.session.memory.requests)
     assert set(refused.found) <= {"wrong_service"}
     missed = brought().take(Direction.SERVER)
-    assert {one.state for one in missed.session.requests} <= {RequestState.UNSURE, RequestState.OVERDUE}
+    assert {one.state for one in missed.session.memory.requests} <= {RequestState.UNSURE, RequestState.OVERDUE}
     closed = brought().end()
     is_told = state is RequestState.OPEN and kind in ANSWERED
     assert closed.found == ([UNANSWERED[kind]] if is_told else [])
@@ -632,7 +633,7 @@ def test_nothing_is_found_that_a_missed_message_would_explain(rule: str, monkeyp
 @pytest.mark.parametrize("direction", Direction)
 def test_a_hole_makes_the_connection_partial(direction: Direction) -> None:
     dialogue = opened().take(direction, 0, reason="cut by a hole")
-    assert dialogue.session.partial
+    assert dialogue.session.coverage.partial
     answers = dialogue.s(PushResponse(1, Status.OK, 3)).push(2, 1, to=B).s(IndexResponse(*KEY, 3), "stream_index")
     assert answers.s(CreateResponse("new"), "you", "new").found == []
     assert all(outcome.ignored is None for outcome in answers.outcomes)
@@ -751,10 +752,10 @@ def test_the_consumer_is_the_client_of_the_requester_or_the_only_one(partition: 
 
 def test_an_answer_to_nothing_is_ignored() -> None:
     dialogue = opened().push(1, 4).s(PushResponse(1, Status.OK, 2))
-    assert (dialogue.out.ignored, dialogue.session.counts["confirmed"]) == (sessions.ANSWERS_NOTHING, 1)
+    assert (dialogue.out.ignored, dialogue.session.memory.counts["confirmed"]) == (ANSWERS_NOTHING, 1)
     # Its index counts for nothing.
     assert dialogue.push(2, 5).last == []
-    assert dialogue.s(Error("no")).out.ignored == sessions.ANSWERS_NOTHING
+    assert dialogue.s(Error("no")).out.ignored == ANSWERS_NOTHING
 
 
 def test_bytes_with_two_readings_are_what_was_asked_for() -> None:
@@ -784,21 +785,21 @@ def test_the_other_payload_of_an_unknown_address_is_counted_by_name() -> None:
     dialogue = opened().c(base_payload("ping", b""), "pong").s(b"?", "pong")
     assert [outcome.skip for outcome in dialogue.outcomes[-2:]] == ["ping", "not BARE"]
     assert [outcome.message for outcome in dialogue.outcomes[-2:]] == [None, None]
-    assert not dialogue.session.partial
+    assert not dialogue.session.coverage.partial
 
 
 def test_whose_names_are_used() -> None:
     dialogue = opened()
-    assert dialogue.session.names == set()
+    assert dialogue.session.memory.names == set()
     dialogue.c(IndexGet("c", "s", 1), "stream_index", names=Names.SPECIFICATION)
-    assert dialogue.session.names == {Names.SPECIFICATION}
+    assert dialogue.session.memory.names == {Names.SPECIFICATION}
     dialogue.c(CreatePartitionedRequest("s", 1), "stream", names=Names.IMPLEMENTATION)
-    assert dialogue.session.names == set(Names)
+    assert dialogue.session.memory.names == set(Names)
 
 
 def test_counts() -> None:
     dialogue = opened().push(1, 0).push(2, 1).c(PushRequest(3, b"")).pull(1, 0, 9, 0, 1)
-    assert dialogue.session.counts == {"creates": 1, "pushes": 3, "confirmed": 2, "pulls": 1, "delivered": 2}
+    assert dialogue.session.memory.counts == {"creates": 1, "pushes": 3, "confirmed": 2, "pulls": 1, "delivered": 2}
 
 
 # Time
@@ -862,7 +863,7 @@ def test_requests_beyond_the_limit_are_forgotten_and_their_answers_not_judged(mo
     dialogue = opened()
     for number in range(20):
         dialogue.c(PullRequest(number, 0, 1))
-    assert len(dialogue.session.requests) == 10
+    assert len(dialogue.session.memory.requests) == 10
     for number in range(20):
         dialogue.s(pulled(number, 7))
     assert dialogue.found == []
@@ -882,7 +883,7 @@ def test_answers_to_forgotten_requests_are_not_taken_for_those_of_others(monkeyp
 
 def test_a_decrease_is_found_however_far_it_goes_back() -> None:
     dialogue = opened()
-    for number in range(2 * sessions.MOST_RUNS):
+    for number in range(2 * memory.MOST_RUNS):
         dialogue.push(number, 10 + 2 * number)
     assert dialogue.push(1000, 5).last == ["index_decreases"]
     assert dialogue.push(1001, 10 + 2 * number).last == []
@@ -904,7 +905,7 @@ def test_of_pushes_beyond_the_limit_no_data_is_held(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_known_of_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_KNOWN", 50)
+    monkeypatch.setattr(memory, "MOST_KNOWN", 50)
     session = Session(OckamOptions())
     sizes = []
     for at in range(301):

@@ -1,0 +1,146 @@
+"""What the capture has of both sides of a connection, and what the sender of a frame could know.
+
+A session may only find what no missing message could disprove. This module keeps account of that:
+
+- Where messages were missed, or began before the capture, the connection is `partial` from then on.
+- After undecodable bytes, or a hole, the next frame of a side is searched. Until it is found, what came before it is
+  held back: when those frames were sent isn't known, nor whether they are answered already.
+- A side knew at most what its host had received: `peer_received` says how much that was. Where it had received bytes
+  that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
+  request which was sent before its client received it, and comes later.
+
+Each frame goes through `take` first, which returns what its sender knew, and then through `find_frame` or
+`take_undecodable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.ockam.wire.reader import Received
+from wirehouse_codecs.tcp.endpoints import Direction
+
+#: As `Connection.peer_received`.
+PeerReceived = Callable[[Direction, int], int]
+
+
+def other_side(direction: Direction) -> Direction:
+    """The side that receives what `direction` sends."""
+    return Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT
+
+
+class Sender(NamedTuple):
+    """What the sender of a frame may have known when it sent it."""
+
+    #: The frame came with its packet: it did not wait for the beginning of its side to be found.
+    is_fresh: bool
+    #: It had received more of the other side than was taken here.
+    is_behind: bool
+    #: It had received the rest of a frame that is begun here. (One byte more may be a FIN, for which nobody waits.)
+    knows_frame: bool
+    #: Of a response: it may answer what comes after it, or what is begun.
+    is_early: bool
+    #: Of a request: its answer may have come before it, and answered nothing then.
+    may_be_answered: bool
+
+
+class Coverage:
+    """What of both sides has come. `peer_received`: None = a side had received what came before."""
+
+    def __init__(self, *, started_late: bool = False, peer_received: PeerReceived | None = None) -> None:
+        self._peer_received = peer_received
+        #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
+        self.here = dict.fromkeys(Direction, 0)
+        self.taken = dict.fromkeys(Direction, 0)
+        self.unasked_end = 0
+        #: The place with which the first frame of a side was found, from its begin on or after a search.
+        self._found_at: dict[Direction, Place] = {}
+        #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
+        self.partial_at_ns = 0 if started_late else None
+        #: As `Outcome.missed`.
+        self.missed = int(started_late)
+        #: Sides whose next frame is searched.
+        self.searched = set(Direction) if started_late else set()
+        #: The last packet that showed a hole. What it released of the other side may come before what it answers.
+        self.gap: Place | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Messages from before were missed, or some since."""
+        return self.partial_at_ns is not None
+
+    def peer_received(self, direction: Direction, byte_end: int) -> int:
+        """How many bytes of the other side the sender of these had received, at most."""
+        if self._peer_received is not None:
+            return self._peer_received(direction, byte_end)
+        return self.taken[other_side(direction)]
+
+    def miss(self, since_ns: int) -> None:
+        """Messages were missed; the first of them may have been sent at `since_ns`."""
+        self.missed += 1
+        if self.partial_at_ns is None:
+            self.partial_at_ns = since_ns
+
+    def take(self, received: Received) -> Sender:
+        """The bytes up to the end of the next frame of a side are taken: what their sender knew."""
+        direction, end = received.direction, received.byte_end
+        other = other_side(direction)
+        if direction in self.searched or not self.taken[direction]:
+            self._found_at[direction] = received.place
+        # What waited for its beginning to be found came before this place.
+        is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
+        known = self.peer_received(direction, end) if self._peer_received is not None else 0
+        is_behind = known > self.taken[other]
+        knows_frame = is_fresh and is_behind and known > self.here[other] > self.taken[other]
+        # A response that waited so may answer what comes after it, or what is begun.
+        may_answer = is_behind or self.here[other] > self.taken[other]
+        is_early = may_answer and direction is Direction.SERVER and self._peer_received is not None
+        may_be_answered = direction is Direction.CLIENT and bool(self.unasked_end)
+        if may_be_answered and is_fresh:
+            may_be_answered = self.peer_received(direction, end) < self.unasked_end
+        self.taken[direction] = end
+        return Sender(is_fresh, is_fresh and is_behind, knows_frame, is_early, may_be_answered)
+
+    def find_frame(self, received: Received, sender: Sender) -> bool:
+        """A frame is found; whether it was held back: it may have been sent earlier than it came."""
+        held_back = received.place == self.gap or received.direction in self.searched
+        self.searched.discard(received.direction)
+        # What the other side said before may still be searched.
+        self.missed += len(self.searched)
+        if sender.knows_frame or (held_back and (sender.is_behind or not sender.is_fresh)):
+            # What its sender had received may come later.
+            self.missed += 1
+        return held_back
+
+    def take_undecodable(self, received: Received) -> None:
+        """Bytes that are no message with a way to go, or that the capture lacks."""
+        if received.direction in self.searched or (received.rule is None and not received.beyond_limit):
+            # What was held back comes with it.
+            self.gap = received.place
+        if received.rule != "routed" and not received.beyond_limit:
+            self.searched.add(received.direction)
+
+    # Carried state
+
+    def to_json(self) -> dict[str, Any]:
+        """What `restore` takes."""
+        return {
+            "partial_at_ns": self.partial_at_ns,
+            "missed": self.missed,
+            "here": self.here,
+            "taken": self.taken,
+            "unasked_end": self.unasked_end,
+            "searched": sorted(self.searched),
+            "gap": None if self.gap is None else self.gap.to_json(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` wrote."""
+        self.partial_at_ns, self.missed = state["partial_at_ns"], state["missed"]
+        self.here = {Direction(side): end for side, end in state["here"].items()}
+        self.taken = {Direction(side): end for side, end in state["taken"].items()}
+        self.unasked_end = state["unasked_end"]
+        self.searched = {Direction(side) for side in state["searched"]}
+        self.gap = None if state["gap"] is None else Place.from_json(state["gap"])

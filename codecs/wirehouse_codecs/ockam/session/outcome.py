@@ -1,0 +1,96 @@
+"""What a session says of each frame: an `Outcome` with the findings, and the request that the frame answers.
+
+The names of why a message is ignored are values of the log's column `ignored`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.ockam.session.requests import Request, RequestKind, RequestState, Where
+from wirehouse_codecs.ockam.wire.messages import Message
+from wirehouse_codecs.ockam.wire.reader import Received
+
+
+class End(StrEnum):
+    """How a connection ends."""
+
+    CLOSED = "closed"
+    RESET = "reset"
+    CAPTURE_END = "capture_end"
+
+
+#: Why a message is no account of what the service has: its request was answered before, or never sent; it is an Init
+#: with another name, or an index for another key than was asked for; it is a request that its address can't take, or
+#: whose address no Init of its connection gave.
+ANSWERS_NOTHING: Final = "answers_nothing"
+OTHER_NAME: Final = "other_name"
+OTHER_KEY: Final = "other_key"
+WRONG_SERVICE: Final = "wrong_service"
+NOT_GIVEN: Final = "address_not_given"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule broken by the frame at `where`."""
+
+    rule: Rule
+    where: Where
+    message: str
+    stream_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The request that a response answers."""
+
+    requested_at_ns: int
+    request_byte_start: int
+    #: Of a pull.
+    index: int | None
+    limit: int | None
+    #: Of a create: it had no name.
+    anonymous: bool | None
+    #: Of a push that was saved: its data; None = too much was open to hold it.
+    data: bytes | None
+    data_bytes: int | None
+    #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
+    #: that of another request.
+    unsure: bool
+
+    @classmethod
+    def of(cls, request: Request, *, with_data: bool = True) -> Answers:
+        """What the log has of `request`; `with_data`: also the data that it pushed."""
+        is_create = request.kind in (RequestKind.CREATE, RequestKind.PARTITIONED)
+        return cls(
+            requested_at_ns=request.where.place.arrived_at_ns,
+            request_byte_start=request.where.byte_start,
+            index=request.index,
+            limit=request.limit,
+            anonymous=request.name is None if is_create else None,
+            data=request.data if with_data else None,
+            data_bytes=request.data_bytes,
+            unsure=request.was_unsure or request.state is RequestState.UNSURE,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one frame did."""
+
+    received: Received
+    #: In the reading that is right here; None = the frame has none.
+    message: Message | None
+    #: The frame is counted under this name and passed over.
+    skip: str | None
+    findings: tuple[Found, ...]
+    #: How often messages were missed up to here: it rises with every hole. One that began late begins with 1.
+    missed: int
+    ignored: str | None = None
+    stream_address: str | None = None
+    requester: str | None = None
+    consumer: str | None = None
+    answers: Answers | None = None
