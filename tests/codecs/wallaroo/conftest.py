@@ -25,7 +25,8 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import ALL
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
 from wirehouse_codecs.wallaroo.wire.reader import Received

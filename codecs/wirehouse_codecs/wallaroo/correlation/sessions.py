@@ -15,7 +15,7 @@ from typing import Any, Final
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session.session import Where
+from wirehouse_codecs.wallaroo.session.outcome import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
 STATE_VERSION: Final = 3

@@ -16,9 +16,10 @@ from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.fast import loops
 from wirehouse_codecs.wallaroo.frames import Message
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.session import session as sessions
+from wirehouse_codecs.wallaroo.session import memory as memories
+from wirehouse_codecs.wallaroo.session.outcome import State, Where
 from wirehouse_codecs.wallaroo.session.sent_ids import Room
-from wirehouse_codecs.wallaroo.session.session import Session, State, Where
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import KEPT_ACKED, Stream, StreamState
 
 Array = np.ndarray[Any, Any]
@@ -59,10 +60,10 @@ class Plain:
     """Takes plain frames for `session`, and keeps the arrays in which its streams hold their ids."""
 
     def __init__(self, session: Session, options: WallarooOptions) -> None:
-        self.session = session
-        self._fixed = _fixed(session.dialect, options)
+        self.session, self.memory = session, session.memory
+        self._fixed = _fixed(session.memory.dialect, options)
         #: A MESSAGE names no stream.
-        self._nameless = session.dialect.layouts[Message][0].name != "stream_id"
+        self._nameless = session.memory.dialect.layouts[Message][0].name != "stream_id"
         self._room = Room.of(0)
         #: Which part of the room a stream has, from where on.
         self._parts: dict[int, tuple[int, Room]] = {}
@@ -70,28 +71,28 @@ class Plain:
     @property
     def cost(self) -> int:
         """So many frames make it worth while to begin."""
-        return 16 + len(self.session.streams) // 4
+        return 16 + len(self.memory.streams) // 4
 
     @property
     def possible(self) -> bool:
         """The session is in a state in which frames can be plain."""
-        session = self.session
-        numbers = (session.credits or 0, session.granted, session.spent)
+        memory = self.memory
+        numbers = (memory.credits or 0, memory.granted, memory.spent)
         return (
-            session.state is State.STREAMING
-            and session.ended is None
+            memory.state is State.STREAMING
+            and memory.ended is None
             and all(abs(number) < _MOST_NUMBER for number in numbers)
         )
 
     def settle(self) -> None:
         """Hold ids in arrays again where they rise."""
-        for stream in self.session.streams.values():
+        for stream in self.memory.streams.values():
             stream.sent.settle()
 
     def advance(self, rows: Rows, begin: int) -> int:
         """Take the plain frames from row `begin` on, some thousands at most: the row of the next frame."""
         end = min(len(rows), begin + FRAMES_AT_ONCE)
-        order = sorted(self.session.streams)
+        order = sorted(self.memory.streams)
         only = self._only_stream(order)
         self._make_room(rows, begin, end, order, only)
         streams = self._export(order)
@@ -107,13 +108,13 @@ class Plain:
 
     def _only_stream(self, order: list[int]) -> int:
         """The place in `order` of the stream of a MESSAGE that names none; -1 = it can't be told."""
-        session = self.session
-        if not self._nameless or session.partial or session.untracked:
+        memory = self.memory
+        if not self._nameless or memory.partial or memory.untracked:
             return -1
         live = [
             place
             for place, stream_id in enumerate(order)
-            if (stream := session.streams[stream_id]).notified and stream.state in (StreamState.OPEN, StreamState.RESET)
+            if (stream := memory.streams[stream_id]).notified and stream.state in (StreamState.OPEN, StreamState.RESET)
         ]
         return live[0] if len(live) == 1 else -1
 
@@ -124,7 +125,7 @@ class Plain:
         rising = []
         roomy = True
         for stream_id, count in zip(order, counts.tolist(), strict=True):
-            sent = self.session.streams[stream_id].sent
+            sent = self.memory.streams[stream_id].sent
             if sent.rising:
                 rising.append((stream_id, sent, count))
                 part = self._parts.get(stream_id)
@@ -141,38 +142,38 @@ class Plain:
     # Session and streams as arrays
 
     def _numbers(self, only: int) -> Array:
-        session = self.session
-        dry = session.dry
+        memory = self.memory
+        dry = memory.dry
         numbers = np.zeros(loops.SESSION_NUMBERS, np.int64)
-        numbers[loops.BALANCE], numbers[loops.BALANCED] = session.credits or 0, session.credits is not None
-        numbers[loops.GRANTED], numbers[loops.SPENT], numbers[loops.IDS] = session.granted, session.spent, session.ids
+        numbers[loops.BALANCE], numbers[loops.BALANCED] = memory.credits or 0, memory.credits is not None
+        numbers[loops.GRANTED], numbers[loops.SPENT], numbers[loops.IDS] = memory.granted, memory.spent, memory.ids
         numbers[loops.DRY] = -1 if dry is None else loops.DRY_BEFORE
         numbers[loops.DRY_NS] = 0 if dry is None else dry.place.arrived_at_ns
         numbers[loops.ONLY_STREAM] = only
         return numbers
 
     def _take_numbers(self, numbers: Array, rows: Rows, row: int) -> None:
-        session = self.session
-        balance, _, session.granted, session.spent, session.ids, dry = numbers[: loops.DRY_NS].tolist()
-        if session.credits is not None:
-            session.credits = balance
+        memory = self.memory
+        balance, _, memory.granted, memory.spent, memory.ids, dry = numbers[: loops.DRY_NS].tolist()
+        if memory.credits is not None:
+            memory.credits = balance
         if dry != loops.DRY_BEFORE:
-            session.dry = None if dry < 0 else rows.where(dry)
-        session.last_ns = int(rows.arrived_at_ns[rows.numbers[loops.PIECE, row - 1]])
+            memory.dry = None if dry < 0 else rows.where(dry)
+        memory.last_ns = int(rows.arrived_at_ns[rows.numbers[loops.PIECE, row - 1]])
 
     def _export(self, order: list[int]) -> _Streams:
         states = np.zeros((len(order), loops.STATES), np.int64)
         marks = np.zeros((len(order), loops.STREAM_WORDS), np.uint64)
         for slot, stream_id in enumerate(order):
-            stream = self.session.streams[stream_id]
+            stream = self.memory.streams[stream_id]
             base = self._parts[stream_id][0] if stream.sent.rising else 0
             states[slot], marks[slot] = self._state(stream, base), _marks(stream)
         return _Streams(np.array(order, np.uint64), states, marks)
 
     def _state(self, stream: Stream, base: int) -> list[int]:
         """A row of loops.advance's `states`."""
-        session, sent = self.session, stream.sent
-        plain = session.dialect.skips_repeats or not stream.ephemeral
+        memory, sent = self.memory, stream.sent
+        plain = memory.dialect.skips_repeats or not stream.ephemeral
         return [
             base + sent.start,
             base + sent.end,
@@ -183,7 +184,7 @@ class Plain:
             plain and stream.state is StreamState.OPEN,
             # The first ack after a NACK or RESTART may go back.
             stream.state is not StreamState.INTRO and not stream.rewound,
-            stream.assumed or session.partial or session.unattributed,
+            stream.assumed or memory.partial or memory.unattributed,
             sent.rising,
             stream.last_seen is not None,
             stream.first_id is not None,
@@ -198,7 +199,7 @@ class Plain:
     def _take_streams(self, order: list[int], streams: _Streams) -> None:
         for slot in np.flatnonzero(streams.states[:, loops.CHANGED]).tolist():
             stream_id = order[slot]
-            stream, state, marks = self.session.streams[stream_id], streams.states[slot], streams.marks[slot].tolist()
+            stream, state, marks = self.memory.streams[stream_id], streams.states[slot], streams.marks[slot].tolist()
             sent, base = stream.sent, self._parts[stream_id][0] if stream.sent.rising else 0
             sent.start, sent.end = int(state[loops.START]) - base, int(state[loops.STOP]) - base
             stream.messages = int(state[loops.MESSAGES])
@@ -221,7 +222,7 @@ def _fixed(dialect: Dialect, options: WallarooOptions) -> Array:
     numbers = np.zeros(loops.FIXED_NUMBERS, np.int64)
     numbers[loops.SINK], numbers[loops.TEXTUAL] = dialect.sink, not dialect.skips_repeats
     numbers[loops.HAS_NO_FLAGS], numbers[loops.BAD_FLAGS] = dialect.flags is None, bad_flags
-    numbers[loops.MOST_IDS], numbers[loops.KEPT] = sessions.MAX_IDS, KEPT_ACKED
+    numbers[loops.MOST_IDS], numbers[loops.KEPT] = memories.MAX_IDS, KEPT_ACKED
     numbers[loops.DRY_FOR_NS] = options.ack_timeout_ns
     numbers[loops.HAS_NOTHING_SEEN] = dialect.nothing_seen is not None
     return numbers

@@ -31,7 +31,8 @@ from wirehouse_codecs.wallaroo.fast.columns import (
 )
 from wirehouse_codecs.wallaroo.fast.judge import Plain, Rows
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.session.session import Kind, Outcome, Session, Where
+from wirehouse_codecs.wallaroo.session.outcome import Kind, Outcome, Where
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, Framed
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
 
@@ -105,7 +106,7 @@ class Connection:
         self._plain = None if session is None else Plain(session, options)
 
     def _knows_stream(self, stream_id: int) -> bool:
-        return self.session is not None and stream_id in self.session.streams
+        return self.session is not None and stream_id in self.session.memory.streams
 
     @property
     def session(self) -> Session | None:

@@ -41,8 +41,10 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
-from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session, UnsentAck
-from wirehouse_codecs.wallaroo.session.session import Where as FrameWhere
+from wirehouse_codecs.wallaroo.session.memory import Memory
+from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome, UnsentAck
+from wirehouse_codecs.wallaroo.session.outcome import Where as FrameWhere
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
@@ -228,7 +230,7 @@ class Conversation:
             cookie_hash=self._cookie_hash,
             peer_received=self._connection.peer_received,
         )
-        session.doubt_ns = self._doubt_ns
+        session.memory.doubt_ns = self._doubt_ns
         return session
 
     @property
@@ -271,7 +273,7 @@ class Conversation:
         if self._fast.session is None:
             self._doubt_ns = place.arrived_at_ns
         else:
-            self._fast.session.doubt()
+            self._fast.session.memory.doubt()
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
@@ -292,8 +294,8 @@ class Conversation:
             received = client.peer_received(client.next_byte)
         for found in session.end(end, closed.place, received):
             self._find(found, closed.place)
-        if session.credits is not None:
-            self._turn(closed.place, 0, session.credits)
+        if session.memory.credits is not None:
+            self._turn(closed.place, 0, session.memory.credits)
 
     def _notice_unseen(self) -> None:
         """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
@@ -410,7 +412,7 @@ class Conversation:
 
     def _name(self, stream_id: int, name: bytes) -> None:
         session = self._fast.session
-        if session is None or stream_id not in session.streams:
+        if session is None or stream_id not in session.memory.streams:
             return
         text = text_of(name)
         characters = self._name_characters + len(text) - len(self._names.pop(stream_id, ""))
@@ -492,35 +494,37 @@ class Conversation:
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
         session = self._fast.session
-        if session is None or session.first_ns is None:
+        if session is None or session.memory.first_ns is None:
             return {}
-        rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session)}
-        return rows | {stream_id: self._stream_row(stream_id, stream) for stream_id, stream in session.streams.items()}
+        rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session.memory)}
+        return rows | {
+            stream_id: self._stream_row(stream_id, stream) for stream_id, stream in session.memory.streams.items()
+        }
 
-    def _session_row(self, session: Session) -> dict[str, Any]:
-        told = summarise(session, self._connection.connection_id, self._worker)
+    def _session_row(self, memory: Memory) -> dict[str, Any]:
+        told = summarise(memory, self._connection.connection_id, self._worker)
         return {
             "worker": told.worker,
-            "state": session.state.value,
+            "state": memory.state.value,
             "version": told.version,
             "program_name": None if told.program_name is None else text_of(told.program_name),
             "instance_name": None if told.instance_name is None else text_of(told.instance_name),
             "cookie_empty": told.cookie_empty,
             "cookie_hash": told.cookie_digest,
-            "initial_credits": session.initial_credits,
-            "credits": session.credits,
-            "granted": session.granted,
-            "spent": session.spent,
-            "eos_messages": session.eos_messages,
+            "initial_credits": memory.initial_credits,
+            "credits": memory.credits,
+            "granted": memory.granted,
+            "spent": memory.spent,
+            "eos_messages": memory.eos_messages,
             "accepted": told.accepted,
-            "partial": session.partial,
-            "ended": None if session.ended is None else session.ended.value,
-            "ended_by": session.ended_by,
-            "error_by": _who(session.errors),
+            "partial": memory.partial,
+            "ended": None if memory.ended is None else memory.ended.value,
+            "ended_by": memory.ended_by,
+            "error_by": _who(memory.errors),
             "failed": told.failed,
             "started_at_ns": told.started_ns,
-            "ended_at_ns": None if session.ended is None else told.ended_ns,
-        } | ({} if session.ended is None else self._ended_row(told))
+            "ended_at_ns": None if memory.ended is None else told.ended_ns,
+        } | ({} if memory.ended is None else self._ended_row(told))
 
     def _ended_row(self, told: SessionSummary) -> dict[str, Any]:
         """What only rules over several sessions ask for."""
@@ -539,7 +543,8 @@ class Conversation:
     def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
         session = self._fast.session
         assert session is not None
-        program, instance = session.program_name, session.instance_name
+        memory = session.memory
+        program, instance = memory.program_name, memory.instance_name
         return {
             "stream_name": self._names.get(stream_id),
             "state": stream.state.value,
@@ -550,7 +555,7 @@ class Conversation:
             "first_id": stream.first_id,
             "last_sent": stream.last_id,
             "last_acked": stream.last_acked,
-            "resume_point": _known(stream.references, session.dialect),
+            "resume_point": _known(stream.references, memory.dialect),
             "program_name": None if program is None else text_of(program),
             "instance_name": None if instance is None else text_of(instance),
         }

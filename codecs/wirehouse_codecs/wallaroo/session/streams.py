@@ -6,6 +6,7 @@ waits for its answer (PENDING), and may be refused. NACKs are stacked: each asks
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,7 @@ KEPT_ACKED: Final = 64
 KEPT_ASKED: Final = 16
 #: More bytes than a side ever sends.
 ALL: Final = 1 << 62
+_DIGEST_BYTES: Final = 16
 
 
 class StreamState(StrEnum):
@@ -409,3 +411,8 @@ class Stream:
         taken["ephemeral"] = set(row["ephemeral"])
         taken["forgotten"] = None if row["forgotten"] is None else tuple(row["forgotten"])
         return cls(**taken)
+
+
+def name_digest(name: bytes) -> bytes:
+    """What is kept of the name of a stream for comparing it."""
+    return hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()

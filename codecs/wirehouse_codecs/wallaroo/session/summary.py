@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.session.session import End, Session, UnsentAck
+from wirehouse_codecs.wallaroo.session.memory import Memory
+from wirehouse_codecs.wallaroo.session.outcome import End, UnsentAck
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +36,27 @@ class SessionSummary:
     unsent: tuple[UnsentAck, ...] = ()
 
 
-def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSummary:
+def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSummary:
     """The summary of a session that has had at least one frame. ValueError before that."""
-    if session.first_ns is None or session.last_ns is None:
+    if memory.first_ns is None or memory.last_ns is None:
         raise ValueError("no frame yet")
-    known = not (session.untracked or session.unattributed)
-    broken = session.ended_by is not None or bool(session.errors) or session.ended is End.RESET
+    known = not (memory.untracked or memory.unattributed)
+    broken = memory.ended_by is not None or bool(memory.errors) or memory.ended is End.RESET
     return SessionSummary(
         connection_id=connection_id,
         worker=worker,
-        started_ns=session.first_ns,
-        ended_ns=session.last_ns,
-        program_name=session.program_name,
-        instance_name=session.instance_name,
-        version=session.version,
-        cookie_empty=session.cookie_empty,
-        cookie_digest=session.cookie_digest,
+        started_ns=memory.first_ns,
+        ended_ns=memory.last_ns,
+        program_name=memory.program_name,
+        instance_name=memory.instance_name,
+        version=memory.version,
+        cookie_empty=memory.cookie_empty,
+        cookie_digest=memory.cookie_digest,
         # Where the answer to a HELLO was not captured it is unknown.
-        accepted=session.accepted and (session.initial_credits is not None or session.version is None),
-        failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
-        lacks=session.may_miss(Direction.CLIENT) or not known or session.ended is End.CAPTURE_END,
-        streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
-        sent=tuple(
-            (sid, stream.highest_id) for sid, stream in session.streams.items() if stream.highest_id is not None
-        ),
-        unsent=tuple(session.unsent),
+        accepted=memory.accepted and (memory.initial_credits is not None or memory.version is None),
+        failed=broken or (not memory.accepted and not memory.may_miss(Direction.SERVER)),
+        lacks=memory.may_miss(Direction.CLIENT) or not known or memory.ended is End.CAPTURE_END,
+        streams=tuple((sid, stream.name) for sid, stream in memory.streams.items() if stream.name is not None),
+        sent=tuple((sid, stream.highest_id) for sid, stream in memory.streams.items() if stream.highest_id is not None),
+        unsent=tuple(memory.unsent),
     )

@@ -13,7 +13,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold, Folds, SetFound, keys
 from wirehouse_codecs.wallaroo.frames import Error, Ok
-from wirehouse_codecs.wallaroo.session.session import End, UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import End, UnsentAck, Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
 SECOND = 10**9
@@ -220,15 +220,15 @@ def test_an_ack_of_what_only_a_later_session_sends_is_of_nothing() -> None:
 
 def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[..., Any]) -> None:
     good = dialogue("v3").opened(1).end()
-    summary = summarise(good.session, b"id", "w:1")
+    summary = summarise(good.session.memory, b"id", "w:1")
     assert (summary.program_name, summary.instance_name, summary.version) == (b"program", b"one", "0.0.1")
     assert (summary.cookie_empty, summary.cookie_digest) == (False, b"hash")
     assert (summary.accepted, summary.failed) == (True, False)
     assert [stream_id for stream_id, _ in summary.streams] == [1]
     assert "monster" not in repr(summary)
     refused = dialogue("v3").c(greeting("v3", cookie=b"")).w(Error(b"bad cookie")).end()
-    assert summarise(refused.session, b"id", "w:1").failed
-    assert summarise(refused.session, b"id", "w:1").cookie_empty
+    assert summarise(refused.session.memory, b"id", "w:1").failed
+    assert summarise(refused.session.memory, b"id", "w:1").cookie_empty
     assert summarise(dialogue("v3").c(greeting("v3")).w(Ok(1)).end(End.RESET).session, b"id", "w:1").failed
     with pytest.raises(ValueError, match="no frame"):
         summarise(dialogue("v3").session, b"id", "w:1")

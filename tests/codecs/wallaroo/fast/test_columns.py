@@ -37,10 +37,10 @@ from wirehouse_codecs.wallaroo.frames import (
     WorkersLeft,
 )
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
-from wirehouse_codecs.wallaroo.session import session as sessions
-from wirehouse_codecs.wallaroo.session import streams
+from wirehouse_codecs.wallaroo.session import memory, streams
+from wirehouse_codecs.wallaroo.session.outcome import End, Kind, State
 from wirehouse_codecs.wallaroo.session.sent_ids import Entry, Sent
-from wirehouse_codecs.wallaroo.session.session import End, Kind, Session, State
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Framer, decode, encode
 from wirehouse_codecs.wallaroo.wire.reader import Reader
 
@@ -331,7 +331,7 @@ def eager(kept: int = 64, at_once: int = 1000, ids: int = 1000) -> Iterator[None
         patched.setattr(runner, "_FEWEST_READ", 1)
         patched.setattr(runner, "_MOST_READ", 1)
         patched.setattr(runner, "_BYTES_AT_ONCE", 20 * at_once)
-        patched.setattr(sessions, "MAX_IDS", ids)
+        patched.setattr(memory, "MAX_IDS", ids)
         patched.setattr(streams, "KEPT_ACKED", kept)
         patched.setattr(judge, "KEPT_ACKED", kept)
         yield
@@ -484,7 +484,7 @@ def test_a_message_that_names_no_stream_belongs_to_none_where_frames_were_missed
     with eager():
         twin = check_runs(WallarooOptions(dialect="seed"), said, late=True)
     assert twin.session is not None
-    assert twin.session.unattributed
+    assert twin.session.memory.unattributed
 
 
 def test_no_frame_is_taken_after_the_end(msg: Messages, greeting: Greetings) -> None:

@@ -14,7 +14,8 @@ from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.frames import Error, Hello, Notify, Ok, VersionForm
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session.session import End, Session
+from wirehouse_codecs.wallaroo.session.outcome import End
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import encode
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
 

@@ -88,7 +88,7 @@ def test_a_frame_that_is_missing_breaks_no_rule(
                 read += taken.receive(direction, data, place(number))
         read += taken.finish(place(99))
         assert taken.session is not None
-        assert taken.session.partial
+        assert taken.session.memory.partial
         told = [found for one in read if one.outcome is not None for found in one.outcome.findings]
         assert [found.rule.name for found in told if found.rule.severity is not Severity.NOTE] == []
         frames = [one for one in read if one.received.decoded.frame is not None]

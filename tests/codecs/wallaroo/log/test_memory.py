@@ -23,7 +23,7 @@ from wirehouse_codecs.wallaroo.dialects import V3
 from wirehouse_codecs.wallaroo.frames import Ack, Error, Frame, Hello, Message, Notify, NotifyAck, Ok, StreamMessage
 from wirehouse_codecs.wallaroo.log import log
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.session import session
+from wirehouse_codecs.wallaroo.session import judging, memory
 from wirehouse_codecs.wallaroo.wire.dialect_detection import SOURCE_VERSION
 from wirehouse_codecs.wallaroo.wire.messages import encode
 
@@ -88,12 +88,12 @@ def test_cookies_of_a_flood_are_not_kept() -> None:
 
 
 @pytest.mark.property
-@pytest.mark.parametrize("pairs", [session.MAX_FINDINGS // 2, 20_000])
+@pytest.mark.parametrize("pairs", [judging.MAX_FINDINGS // 2, 20_000])
 def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
     taken = Taken(max_frame_bytes=4 << 20).say(C, HELLO).say(S, Ok(100))
     taken.say(S, Ack(1, tuple(StreamMessage(number, 1) for number in range(pairs))))
     found = [row for row in taken.rows() if row["row_kind"] == "violation"]
-    assert len(found) == min(pairs, session.MAX_FINDINGS)
+    assert len(found) == min(pairs, judging.MAX_FINDINGS)
 
 
 def test_rows_of_one_run_become_batches_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +275,8 @@ def test_carried_state_that_was_cut_or_garbled_says_so() -> None:
 
 @pytest.mark.property
 def test_carried_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_STREAMS", 300)
-    monkeypatch.setattr(session, "MAX_IDS", 3000)
+    monkeypatch.setattr(memory, "MAX_STREAMS", 300)
+    monkeypatch.setattr(memory, "MAX_IDS", 3000)
     taken = Taken().say(C, HELLO).say(S, Ok(1 << 31))
     for number in range(500):
         taken.say(C, Notify(number, b"stream %d" % number)).say(S, NotifyAck(1, number, 0))

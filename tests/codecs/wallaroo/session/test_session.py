@@ -33,8 +33,10 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, JUDGED_AFTER_END, RULE, SET_RULES
-from wirehouse_codecs.wallaroo.session.session import TRANSITIONS, End, Found, Kind, Outcome, Session, State, unlisted
+from wirehouse_codecs.wallaroo.session.outcome import End, Found, Kind, Outcome, State
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState
+from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, unlisted
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
@@ -76,7 +78,7 @@ def session_in(state: State) -> Session:
     session = Session(DIALECTS["v3"], WallarooOptions())
     for at, (direction, frame) in enumerate(WAYS[state]):
         session.receive(received(direction, frame, at))
-    assert session.state is state
+    assert session.memory.state is state
     return session
 
 
@@ -181,14 +183,14 @@ def test_bytes_that_are_no_frame_end_the_session(rule: str, dialogue: Opens, msg
     told = dialogue("v3").opened(1).undecodable(C, rule).c(msg("v3", 77, 1))
     assert told.found == [rule]
     assert told.ignored[-1] == "after_violation"
-    assert told.session.ended_by == rule
+    assert told.session.memory.ended_by == rule
 
 
 @breaks("trailing_bytes")
 def test_trailing_bytes_go_on(dialogue: Opens) -> None:
     told = dialogue("v3").opened(1).c(encode_body(Notify(2, b"two"), DIALECTS["v3"]) + b"\0").w(NotifyAck(1, 2, 0))
     assert told.found == ["trailing_bytes"]
-    assert told.session.streams[2].state is StreamState.OPEN
+    assert told.session.memory.streams[2].state is StreamState.OPEN
 
 
 @breaks("dialect_unsupported")
@@ -214,15 +216,15 @@ def test_a_late_start_is_noted_and_forgives_what_it_cannot_know(
 ) -> None:
     told = dialogue(name, started_late=True).c(msg(name, 1, 5)).w(acked(3, (1, 4))).c(msg(name, 1, 6)).end()
     assert told.found == ["no_handshake_seen"]
-    assert told.session.credits is None
+    assert told.session.memory.credits is None
     late = dialogue(name, started_late=True)
     assert late.opened(1).c(msg(name, 1, 5)).end().found == []
-    assert late.session.credits == 98
+    assert late.session.memory.credits == 98
     # The worker's first frames may have been passed over, as no row of them was long enough to be sure of a start.
     unanswered = dialogue(name, started_late=True).c(greeting(name), Notify(1, b"s"), msg(name, 1, 5))
     assert unanswered.found == []
     ok_first = dialogue(name, started_late=True).w(Ok(5))
-    assert (ok_first.found, ok_first.session.credits) == (["no_handshake_seen"], 5)
+    assert (ok_first.found, ok_first.session.memory.credits) == (["no_handshake_seen"], 5)
 
 
 @breaks("frame_before_hello")
@@ -244,7 +246,7 @@ def test_what_a_worker_says_before_hello_is_found_and_breaks_nothing_else(
     for early in (acked(5), *own.get(name, [])):
         told = dialogue(name).w(early)
         assert told.found == rule
-        assert told.session.state is State.CONNECTED
+        assert told.session.memory.state is State.CONNECTED
         told.opened(1).c(*[msg(name, 1, 1)] * (name != "sink")).wait(9).w(acked(1))
         assert told.found == rule
     # The ERROR is legal.
@@ -255,7 +257,7 @@ def test_what_a_worker_says_before_hello_is_found_and_breaks_nothing_else(
 def test_an_ok_before_hello_is_found_once(name: str, dialogue: Opens, msg: Messages, greeting: Greetings) -> None:
     told = dialogue(name).w(Ok(9)).c(greeting(name), Notify(1, b"s"))
     assert told.found == ["frame_before_hello"]
-    assert (told.session.state, told.session.credits) == (State.STREAMING, 8)
+    assert (told.session.memory.state, told.session.memory.credits) == (State.STREAMING, 8)
     again = dialogue(name).w(Ok(9)).opened(1)
     assert again.found == ["frame_before_hello"]
     assert dialogue(name).c(greeting(name)).w(Ok(9), Ok(9)).found == ["duplicate_ok"]
@@ -290,7 +292,7 @@ def test_a_refused_hello_is_found_at_the_hello(text: bytes, rule: str, dialogue:
     assert where is not None
     assert (where.direction, where.byte_start) == (C, 0)
     assert "monster" not in told.session.snapshot()
-    assert told.session.cookie_digest == b"hash"
+    assert told.session.memory.cookie_digest == b"hash"
 
 
 @breaks("wrong_direction")
@@ -325,7 +327,7 @@ def test_message_before_notify_ack(name: str, dialogue: Opens, msg: Messages) ->
 def test_message_closed_stream(name: str, dialogue: Opens, msg: Messages) -> None:
     told = dialogue(name).opened(1)
     told.c(EosMessage(1) if name == "v3" else msg(name, 1, 1, 4))
-    assert told.session.streams[1].state is StreamState.CLOSED
+    assert told.session.memory.streams[1].state is StreamState.CLOSED
     assert told.c(msg(name, 1, 2)).found == ["message_closed_stream"]
 
 
@@ -363,17 +365,17 @@ def test_all_flags_of_the_text(name: str, dialogue: Opens, msg: Messages) -> Non
 @pytest.mark.parametrize("name", SOURCES)
 def test_credits_overdrawn(name: str, dialogue: Opens, msg: Messages, acked: Acks) -> None:
     told = dialogue(name).opened(1, granted=3).c(*[msg(name, 1, n) for n in (1, 2)])
-    assert (told.found, told.session.credits) == ([], 0)
+    assert (told.found, told.session.memory.credits) == ([], 0)
     told.c(msg(name, 1, 3), Notify(2, b"two"))
-    assert (told.found, told.session.credits) == (["credits_overdrawn"] * 2, -2)
+    assert (told.found, told.session.memory.credits) == (["credits_overdrawn"] * 2, -2)
     told.w(acked(3))
-    assert told.session.credits == 1
+    assert told.session.memory.credits == 1
     assert told.c(Notify(3, b"three")).rules == []
 
 
 def test_eos_messages_take_no_credit_of_the_connector(dialogue: Opens) -> None:
     told = dialogue("v3").opened(1, granted=1).c(EosMessage(1))
-    assert (told.found, told.session.credits, told.session.eos_messages) == ([], 0, 1)
+    assert (told.found, told.session.memory.credits, told.session.memory.eos_messages) == ([], 0, 1)
 
 
 @breaks("connector_error", "worker_error")
@@ -391,8 +393,8 @@ def test_errors_at_any_time(name: str, dialogue: Opens, greeting: Greetings) -> 
 def test_frame_before_ok(name: str, dialogue: Opens, greeting: Greetings, acked: Acks) -> None:
     told = dialogue(name).c(greeting(name), Notify(1, b"s")).w(acked(1)).w(Ok(5))
     assert told.found == ["frame_before_ok"] * 2
-    assert told.session.state is State.STREAMING
-    assert 1 in told.session.streams
+    assert told.session.memory.state is State.STREAMING
+    assert 1 in told.session.memory.streams
 
 
 @breaks("duplicate_ok", "zero_initial_credits")
@@ -400,7 +402,7 @@ def test_frame_before_ok(name: str, dialogue: Opens, greeting: Greetings, acked:
 def test_a_second_ok_grants_nothing_and_the_first_should(name: str, dialogue: Opens, greeting: Greetings) -> None:
     told = dialogue(name).c(greeting(name)).w(Ok(0)).w(Ok(5))
     assert told.found == ["zero_initial_credits", "duplicate_ok"]
-    assert told.session.credits == 0
+    assert told.session.memory.credits == 0
 
 
 @breaks("frame_after_error", "message_ignored")
@@ -492,7 +494,7 @@ def test_a_notify_may_answer_any_nack_that_waits_for_one(name: str, dialogue: Op
     for order in itertools.permutations((2, 3, 4)):
         told = asked(2, 3, 4).c(*[Notify(1, b"s1", reference) for reference in order])
         assert told.found == []
-        assert told.session.streams[1].state is StreamState.OPEN
+        assert told.session.memory.streams[1].state is StreamState.OPEN
     # One that was answered waits no more, and neither do those of an earlier stack.
     assert asked(2, 3).c(Notify(1, b"s1", 2), Notify(1, b"s1", 2)).rules == rule
     assert asked(2).c(Notify(1, b"s1", 2)).w(Nack(1, 1, 3)).c(Notify(1, b"s1", 2)).rules == rule
@@ -527,10 +529,10 @@ def test_a_worker_of_the_text_may_ack_what_an_earlier_session_sent(
 ) -> None:
     told = dialogue(name).opened(1).w(acked(0, (1, 2))).c(msg(name, 1, 8)).w(acked(1, (1, 3)))
     assert told.found == []
-    assert told.session.streams[1].last_acked == 3
+    assert told.session.memory.streams[1].last_acked == 3
     # Not after it has acked what this one sent.
     assert told.w(acked(1, (1, 8)), acked(1, (1, 3))).rules == []
-    assert [one.message_id for one in told.session.unsent] == [3]
+    assert [one.message_id for one in told.session.memory.unsent] == [3]
 
 
 @breaks("ack_unknown_stream", "ack_goes_back")
@@ -544,9 +546,9 @@ def test_acks_of_what_was_not_sent(name: str, dialogue: Opens, msg: Messages, ac
     assert told.w(acked(1, (1, NOTHING_SEEN), (1, 7))).rules == []
     # Whether an earlier session sent them is judged when this one has ended.
     unsent = [6] if name == "v3" else [6, NOTHING_SEEN]
-    restored = Session(told.session.dialect, WallarooOptions(), snapshot=told.session.snapshot())
+    restored = Session(told.session.memory.dialect, WallarooOptions(), snapshot=told.session.snapshot())
     for session in (told.session, restored):
-        assert [(one.stream_id, one.message_id) for one in session.unsent] == [(1, number) for number in unsent]
+        assert [(one.stream_id, one.message_id) for one in session.memory.unsent] == [(1, number) for number in unsent]
 
 
 def test_acks_after_a_nack_or_of_a_resumed_stream_may_be_lower(dialogue: Opens, msg: Messages, acked: Acks) -> None:
@@ -563,7 +565,7 @@ def test_the_highest_number_is_an_id_like_others_but_in_v3(
 ) -> None:
     told = dialogue(name).opened(1).c(msg(name, 1, 1), msg(name, 1, NOTHING_SEEN)).w(acked(1, (1, NOTHING_SEEN)))
     assert told.found == []
-    assert told.session.streams[1].last_acked == (None if name == "v3" else NOTHING_SEEN)
+    assert told.session.memory.streams[1].last_acked == (None if name == "v3" else NOTHING_SEEN)
     if name in SEEDS:
         assert dialogue(name).opened(1).w(Nack(1, 1, NOTHING_SEEN)).c(Notify(1, b"s1", 7)).rules != []
 
@@ -576,24 +578,24 @@ def test_an_ack_at_the_resume_point_is_the_last_one(
     told.w(Ok(9, (StreamReference(1, 50, b""),) if name in SEEDS else ())).c(Notify(1, b"s", 50))
     told.w(*[NotifyAck(1, 1, 50)] * (name in IMPLEMENTED)).w(acked(1, (1, 50)))
     assert told.found == []
-    assert told.session.streams[1].last_acked == 50
-    assert told.c(msg(name, 1, 51)).w(acked(1, (1, 51)), acked(1, (1, 50))).session.streams[1].last_acked == 51
+    assert told.session.memory.streams[1].last_acked == 50
+    assert told.c(msg(name, 1, 51)).w(acked(1, (1, 51)), acked(1, (1, 50))).session.memory.streams[1].last_acked == 51
 
 
 def test_what_comes_before_ok_is_no_credit(dialogue: Opens, msg: Messages, acked: Acks, greeting: Greetings) -> None:
     told = dialogue("v3").c(greeting("v3"), Notify(1, b"s")).w(acked(7)).w(Ok(9)).c(Notify(2, b"t"))
     session = told.session
-    assert (session.granted, session.spent, session.credits) == (9, 1, 8)
+    assert (session.memory.granted, session.memory.spent, session.memory.credits) == (9, 1, 8)
 
 
 def test_messages_count_also_if_they_are_ignored_or_break_a_rule(dialogue: Opens, msg: Messages) -> None:
     first, second = msg("v3", 1, 1), msg("v3", 1, 2)
     for last in (Restart(b""), Error(b"no")):
         told = dialogue("v3").opened(1).c(first).w(last).c(second, second)
-        assert told.session.streams[1].messages == 3
+        assert told.session.memory.streams[1].messages == 3
     closed = dialogue("v3").opened(1).c(first, EosMessage(1), second, second)
-    assert closed.session.streams[1].messages == 3
-    assert closed.w(second).session.streams[1].messages == 3
+    assert closed.session.memory.streams[1].messages == 3
+    assert closed.w(second).session.memory.streams[1].messages == 3
 
 
 @breaks("message_never_acked")
@@ -679,7 +681,7 @@ def test_ids_not_above_the_last_seen_are_skipped(name: str, dialogue: Opens, msg
     last = None if name == "v3" else skipped
     assert told.ignored[-5:] == [skipped, None, skipped, None, last]
     assert told.found == ["message_ignored"] * (2 if name == "v3" else 3)
-    assert told.session.spent == 6
+    assert told.session.memory.spent == 6
     zero = dialogue(name).opened(1).c(msg(name, 1, 0), msg(name, 1, 0))
     assert zero.found == (["message_ignored"] if name == "v3" else [])
 
@@ -745,7 +747,7 @@ def test_behind_a_hole_what_was_missed_is_forgiven(name: str, dialogue: Opens, m
     if name != "seed":
         told.c(EosMessage(1) if name == "v3" else msg(name, 1, 1, 4))
     told.take(C, Decoded(reason="no frame begins here"))
-    assert told.session.credits is None
+    assert told.session.memory.credits is None
     told.c(msg(name, 1, 5), msg(name, 9, 1)).w(acked(3, (1, 3), (7, 7))).c(Notify(2, b"s2")).pass_time(60)
     assert told.found == []
 
@@ -762,7 +764,7 @@ def test_an_ack_without_credits_does_not_begin_the_time_anew(dialogue: Opens, ac
 
 
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch, dialogue: Opens) -> None:
-    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.session.MAX_STREAMS", 3)
+    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.memory.MAX_STREAMS", 3)
     told = dialogue("seed").opened(1).c(*[Notify(1, b"%d" % n) for n in range(20)])
     assert len(json.loads(told.session.snapshot())["names"]) == 3
 
@@ -775,13 +777,13 @@ def test_every_rule_of_a_session_is_broken_by_a_dialogue() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, dialogue: Opens, msg: Messages, acked: Acks) -> None:
-    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.session.MAX_IDS", 50)
-    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.session.MAX_STREAMS", 3)
+    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.memory.MAX_IDS", 50)
+    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.memory.MAX_STREAMS", 3)
     told = dialogue("v3").opened(1, 2, 3, granted=1000).c(*[msg("v3", 1, n + 1) for n in range(200)])
-    assert sum(stream.remembered for stream in told.session.streams.values()) <= 51
+    assert sum(stream.remembered for stream in told.session.memory.streams.values()) <= 51
     told.c(Notify(4, b"four")).w(NotifyAck(1, 4, 0)).c(msg("v3", 4, 1)).w(acked(1, (4, 1), (1, 3), (1, 200)))
     assert told.end().found == []
-    assert len(told.session.streams) == 3
+    assert len(told.session.memory.streams) == 3
 
 
 def test_acked_ids_are_forgotten_but_for_the_last() -> None:

@@ -30,7 +30,8 @@ from wirehouse_codecs.wallaroo.frames import (
     Restart,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Decoded
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
 

@@ -35,7 +35,8 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE, RULES
-from wirehouse_codecs.wallaroo.session.session import End, Session
+from wirehouse_codecs.wallaroo.session.outcome import End
+from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import FAULTS, SimulatorConfig, connections, simulate, write_pcap
@@ -103,7 +104,7 @@ class Judged:
             if each.decoded.frame is not None:
                 self.frames.append((each.direction, each.decoded.frame))
         self.found.update(found.rule.name for found in session.end(how, place))
-        return summarise(session, number.to_bytes(4, "big"), str(conversation.server))
+        return summarise(session.memory, number.to_bytes(4, "big"), str(conversation.server))
 
     def count(self, kind: type[Frame]) -> int:
         return sum(isinstance(frame, kind) for _, frame in self.frames)

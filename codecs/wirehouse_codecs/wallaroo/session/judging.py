@@ -1,0 +1,98 @@
+"""One frame while it is judged, and how findings about it are made.
+
+What a frame does is an effect `(memory, judgement, frame)`: it changes what the session remembers, and notes down in
+the judgement what is found, why the frame is ignored, and where the session goes. Of the rules of frames (rules.py,
+`FRAME_RULES`) a frame breaks at most the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
+from wirehouse_codecs.wallaroo.session.memory import Memory
+from wirehouse_codecs.wallaroo.session.outcome import Found, State, Where
+
+#: Findings about one frame: more than an ACK of the largest frame that workers take has entries.
+MAX_FINDINGS: Final = 1024
+_FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
+
+#: `Side.peer_received` of both sides.
+PeerReceived = Callable[[Direction, int], int]
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What is decided about a frame."""
+
+    where: Where
+    peer_received_of: PeerReceived
+    found: list[Found] = field(default_factory=list)
+    #: It breaks a rule of frames.
+    frame_rule_broken: bool = False
+    ignored: str | None = None
+    stream_id: int | None = None
+    #: Where it leads; None = the session stays where it is.
+    next: State | None = None
+
+    def peer_received(self) -> int:
+        """How many bytes of the other side its sender had received."""
+        return self.peer_received_of(self.where.direction, self.where.byte_end)
+
+
+def find(
+    memory: Memory,
+    judgement: Judgement,
+    name: str | None,
+    message: str,
+    stream_id: int | None = None,
+    *,
+    ends: bool = True,
+) -> bool:
+    """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts.
+
+    Not `ends`: the table says where it leads.
+    """
+    if name is None:
+        return False
+    if name in _FRAME_RULES:
+        if judgement.frame_rule_broken:
+            return False
+        judgement.frame_rule_broken = True
+    elif len(judgement.found) >= MAX_FINDINGS:
+        return False
+    judgement.found.append(Found(RULE[name], judgement.where, message, stream_id))
+    if name in ENDS and ends:
+        judgement.next = State.ENDED
+        memory.ended_by = name
+        memory.violation = None if memory.may_miss(Direction.SERVER) else judgement.where
+        memory.dry = None
+        return True
+    return False
+
+
+def ignore(memory: Memory, judgement: Judgement, reason: str, stream_id: int | None = None) -> None:
+    """The worker takes no notice of the frame."""
+    judgement.ignored = reason
+    find(memory, judgement, "message_ignored", reason, stream_id)
+
+
+def is_unaware(memory: Memory, judgement: Judgement) -> bool:
+    """The worker sends something without having received the connector's frame that broke a rule."""
+    broken = memory.violation
+    return (
+        broken is not None
+        and (broken.direction, judgement.where.direction) == (Direction.CLIENT, Direction.SERVER)
+        and judgement.peer_received() < broken.byte_end
+    )
+
+
+def not_signalled(memory: Memory, why: str) -> Found:
+    """The worker goes on after a rule was broken that it must signal."""
+    assert memory.violation is not None
+    found = Found(RULE["error_not_signalled"], memory.violation, f"{memory.ended_by}, and {why}")
+    memory.violation = None
+    return found

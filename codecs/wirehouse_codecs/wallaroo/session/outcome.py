@@ -1,0 +1,126 @@
+"""What a session says of each frame: an `Outcome` with its findings, and the states and kinds in which it says so.
+
+The names of why the worker takes no notice of a frame are values of the log's column `ignored`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.session.streams import StreamState
+from wirehouse_codecs.wallaroo.wire.reader import Received
+
+
+class State(StrEnum):
+    """Where a connection stands: the specification's states, and two that say why nothing more is expected."""
+
+    CONNECTED = "connected"
+    HANDSHAKE = "handshake"
+    STREAMING = "streaming"
+    #: The worker asked to reconnect (implemented dialects).
+    RESTARTED = "restarted"
+    #: A rule was broken after which the worker must close.
+    ENDED = "ended"
+    ERROR = "error"
+    DISCONNECTED = "disconnected"
+
+
+class Kind(StrEnum):
+    """What a side sends: a frame of the tables, or bytes that are none."""
+
+    HELLO = "HELLO"
+    OK = "OK"
+    ERROR = "ERROR"
+    NOTIFY = "NOTIFY"
+    NOTIFY_ACK = "NOTIFY_ACK"
+    MESSAGE = "MESSAGE"
+    ACK = "ACK"
+    NACK = "NACK"
+    RESTART = "RESTART"
+    EOS_MESSAGE = "EOS_MESSAGE"
+    WORKERS_LEFT = "WORKERS_LEFT"
+    UNDECODABLE = "UNDECODABLE"
+
+
+class End(StrEnum):
+    """How a connection ends."""
+
+    CLOSED = "closed"
+    RESET = "reset"
+    CAPTURE_END = "capture_end"
+
+
+AFTER_ERROR: Final = "after_error"
+AFTER_VIOLATION: Final = "after_violation"
+AFTER_RESTART: Final = "after_restart"
+NOT_ABOVE_LAST_SEEN: Final = "id_not_above_last_seen"
+NOT_FOR_SOURCES: Final = "not_for_sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The frame that a finding is about."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+
+    @classmethod
+    def of(cls, received: Received) -> Where:
+        """Where `received` stands."""
+        return cls(received.direction, received.place, received.byte_start, received.byte_end)
+
+    def to_json(self) -> list[Any]:
+        """What `from_json` takes."""
+        return [self.direction, self.place.to_json(), self.byte_start, self.byte_end]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Where:
+        """What `to_json` wrote."""
+        return cls(Direction(row[0]), Place.from_json(row[1]), row[2], row[3])
+
+
+class UnsentAck(NamedTuple):
+    """An ACK of a message that its stream did not send in this session."""
+
+    stream_id: int
+    message_id: int
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule broken by the frame at `where`, or, with None, by the connection as a whole."""
+
+    rule: Rule
+    where: Where | None
+    message: str
+    stream_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one frame did."""
+
+    received: Received
+    kind: Kind
+    #: In the order of the checks. A rule about an earlier frame that is known only now is among them.
+    findings: tuple[Found, ...]
+    #: Why the worker takes no notice of it; None = it does.
+    ignored: str | None
+    #: The connector's credits after it; None = unknown, before OK.
+    credits: int | None
+    #: Credits that it granted, and that it took.
+    granted: int
+    spent: int
+    state: State
+    #: The worker has answered by OK, so no cookie is to come.
+    accepted: bool
+    #: The stream of a MESSAGE, also where the text leaves it out and one is open.
+    stream_id: int | None
+    stream_state: StreamState | None
