@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirehouse_codecs.captures.rules import REASSEMBLY_RULES
-from wirehouse_codecs.wallaroo.log.log import CREDIT, SESSION, STREAM
+from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.rules import RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Statements
 from wirehouse_expectations.tcp import connection_is_told, packets_balance, row_has_its_content

@@ -18,7 +18,9 @@ from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds, instance_key, keys
 from wirehouse_codecs.wallaroo.dialects import SEED, V3, Dialect
 from wirehouse_codecs.wallaroo.frames import VERSION_BYTES, Hello
-from wirehouse_codecs.wallaroo.log.log import SCHEMA, SESSION, starter, summary_of
+from wirehouse_codecs.wallaroo.log.log import starter
+from wirehouse_codecs.wallaroo.log.rows import summary_of
+from wirehouse_codecs.wallaroo.log.schema import SCHEMA, SESSION
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import PROTOCOL
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary

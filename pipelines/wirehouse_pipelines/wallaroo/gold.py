@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold
-from wirehouse_codecs.wallaroo.log.log import CREDIT, SESSION, STREAM, summary_of
+from wirehouse_codecs.wallaroo.log.rows import summary_of
+from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source

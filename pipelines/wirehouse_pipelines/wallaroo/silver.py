@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wirehouse_codecs.logs.rows import Start
-from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter
+from wirehouse_codecs.wallaroo.log.log import starter
+from wirehouse_codecs.wallaroo.log.schema import SCHEMA
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_pipelines.jobs import connections
 from wirehouse_pipelines.lake.lake import Source

@@ -33,6 +33,7 @@ from wirehouse_codecs.ockam.simulator.service import PORT as OCKAM_PORT
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.tcp.numbering import Numbering
 from wirehouse_codecs.wallaroo.log import log as wallaroo_log
+from wirehouse_codecs.wallaroo.log import schema as wallaroo_schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator import simulator as wallaroo
 from wirehouse_codecs.wallaroo.simulator.connector import PORT as WALLAROO_PORT
@@ -56,7 +57,7 @@ READS = {
     "bamboo": Read(bamboo_log.starter(BambooOptions()), bamboo_log.SCHEMA, (bamboo.PORT,)),
     "hiero": Read(hiero_log.starter(HieroOptions()), hiero_rows.SCHEMA, tuple(HIERO_PORTS)),
     "ockam": Read(ockam_log.starter(OckamOptions()), ockam_log.SCHEMA, (OCKAM_PORT,)),
-    "wallaroo": Read(wallaroo_log.starter(WallarooOptions(), b"key"), wallaroo_log.SCHEMA, (WALLAROO_PORT,)),
+    "wallaroo": Read(wallaroo_log.starter(WallarooOptions(), b"key"), wallaroo_schema.SCHEMA, (WALLAROO_PORT,)),
 }
 
 

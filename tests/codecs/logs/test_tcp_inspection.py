@@ -10,7 +10,8 @@ import pytest
 from tests.support.landed import landed_packets
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
-from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter
+from wirehouse_codecs.wallaroo.log.log import starter
+from wirehouse_codecs.wallaroo.log.schema import SCHEMA
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate

@@ -32,7 +32,9 @@ from wirehouse_codecs.wallaroo.correlation.sessions import Folds
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, V3
 from wirehouse_codecs.wallaroo.frames import Error, Hello, VersionForm
 from wirehouse_codecs.wallaroo.inspection import inspect, recognises
-from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter, summary_of
+from wirehouse_codecs.wallaroo.log.log import starter
+from wirehouse_codecs.wallaroo.log.rows import summary_of
+from wirehouse_codecs.wallaroo.log.schema import SCHEMA
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator.connector import PORT

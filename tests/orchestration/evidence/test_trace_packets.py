@@ -24,7 +24,8 @@ from wirehouse_codecs.simulate.script import Disturbances, written
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.link_types import ETHERNET, RAW
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter
+from wirehouse_codecs.wallaroo.log.log import starter
+from wirehouse_codecs.wallaroo.log.schema import SCHEMA
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, connections, simulate

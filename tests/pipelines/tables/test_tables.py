@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from wirehouse_codecs.bamboo.log import schema as bamboo_log
 from wirehouse_codecs.hiero.log import rows as hiero_rows
 from wirehouse_codecs.ockam.log import log as ockam_log
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import schema
 from wirehouse_pipelines import tables
 from wirehouse_pipelines.delta import arrow_types
 from wirehouse_pipelines.lake.lake import Lake
@@ -51,7 +51,7 @@ def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
         ("silver.bamboo", bamboo_log.SCHEMA),
         ("silver.hiero", hiero_rows.SCHEMA),
         ("silver.ockam", ockam_log.SCHEMA),
-        ("silver.wallaroo", log.SCHEMA),
+        ("silver.wallaroo", schema.SCHEMA),
     ],
 )
 def test_a_log_has_the_columns_that_its_codec_writes(table: str, schema: pa.Schema) -> None:

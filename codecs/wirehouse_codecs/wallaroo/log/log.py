@@ -1,26 +1,27 @@
-"""What a connection of the Wallaroo connector protocol says, as rows of the log `silver.wallaroo`.
+"""One connection of the Wallaroo connector protocol, as rows of the log `silver.wallaroo`.
 
-A row of kind `message` for each frame, `quarantine` for bytes that are none, `violation` for each broken rule, `credit`
-where the balance turns; `session` and `stream` rows tell where these stand at the end of each window in which they
-changed. Cookies leave here as keyed hashes, and texts without them.
+A `Conversation` gives the bytes of both sides to the fast path, which reads and judges them, and adds the rows of what
+comes out: of each frame, of bytes that are none, of each finding, and where the balance of credits turns. At the end of
+each window it adds the rows of what changed of the session and its streams.
+
+Cookies leave here as keyed hashes, and texts without them.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
-from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
+from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, Dialect
@@ -39,131 +40,26 @@ from wirehouse_codecs.wallaroo.frames import (
     Restart,
     WorkersLeft,
 )
+from wirehouse_codecs.wallaroo.log.fast_rows import message_columns
+from wirehouse_codecs.wallaroo.log.rows import MOST_CHARACTERS, references, session_row, stream_row, text_of
+from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
-from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome, UnsentAck
-from wirehouse_codecs.wallaroo.session.outcome import Where as FrameWhere
+from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
-from wirehouse_codecs.wallaroo.session.streams import Stream
-from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
 
-SESSION, STREAM, CREDIT = "session", "stream", "credit"
 LOG_VERSION: Final = 3
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 16 << 10
-#: Characters of a name that are kept.
-MOST_CHARACTERS: Final = 1024
 #: Characters of all names of a connection's streams that are remembered for the rows of kind `stream`; one that would
 #: be beyond stands in its message alone.
 MOST_NAME_CHARACTERS: Final = 1 << 20
 #: Cookies that texts are shown without. A connection has one; of one with more no text is shown.
 MOST_COOKIES: Final = 16
-
-_ID: Final = pa.decimal128(20, 0)
-_REFERENCE: Final = pa.struct([("stream_id", _ID), ("stream_name", pa.string()), ("point_of_ref", _ID)])
-MESSAGE_TYPE: Final = pa.struct(
-    [
-        ("kind", pa.string()),
-        ("message_id", _ID),
-        ("flags", pa.int32()),
-        ("event_time", _ID),
-        ("key", pa.binary()),
-        ("payload", pa.binary()),
-        ("credits", pa.int64()),
-        ("point_of_ref", _ID),
-        ("streams", pa.list_(_REFERENCE)),
-        ("success", pa.bool_()),
-        ("stream_name", pa.string()),
-        ("version", pa.string()),
-        ("cookie_hash", pa.binary()),
-        ("program_name", pa.string()),
-        ("instance_name", pa.string()),
-        ("text", pa.string()),
-        ("address", pa.string()),
-        ("sources", pa.list_(pa.struct([("name", pa.string()), ("address", pa.string())]))),
-        ("ignored", pa.string()),
-    ]
-)
-_UNSENT_TYPE: Final = pa.struct(
-    [
-        ("stream_id", _ID),
-        ("message_id", _ID),
-        ("byte_start", pa.int64()),
-        ("byte_end", pa.int64()),
-        ("arrived_at_ns", pa.int64()),
-        ("capture_arrived_at_ns", pa.int64()),
-        ("capture_id", pa.binary()),
-        ("record_number", pa.int64()),
-    ]
-)
-SESSION_TYPE: Final = pa.struct(
-    [
-        ("worker", pa.string()),
-        ("state", pa.string()),
-        ("version", pa.string()),
-        ("program_name", pa.string()),
-        ("instance_name", pa.string()),
-        ("cookie_empty", pa.bool_()),
-        ("cookie_hash", pa.binary()),
-        ("initial_credits", pa.int64()),
-        ("credits", pa.int64()),
-        ("granted", pa.int64()),
-        ("spent", pa.int64()),
-        ("eos_messages", pa.int64()),
-        ("accepted", pa.bool_()),
-        ("partial", pa.bool_()),
-        ("ended", pa.string()),
-        ("ended_by", pa.string()),
-        ("error_by", pa.string()),
-        ("failed", pa.bool_()),
-        ("started_at_ns", pa.int64()),
-        ("ended_at_ns", pa.int64()),
-        ("names", pa.list_(pa.struct([("stream_id", _ID), ("digest", pa.binary())]))),
-        ("lacks_sent", pa.bool_()),
-        ("sent", pa.list_(pa.struct([("stream_id", _ID), ("message_id", _ID)]))),
-        ("unsent_acks", pa.list_(_UNSENT_TYPE)),
-    ]
-)
-STREAM_TYPE: Final = pa.struct(
-    [
-        ("stream_name", pa.string()),
-        ("state", pa.string()),
-        ("nack_depth", pa.int64()),
-        ("notifies_waiting", pa.int64()),
-        ("messages", pa.int64()),
-        ("unacked", pa.int64()),
-        ("first_id", _ID),
-        ("last_sent", _ID),
-        ("last_acked", _ID),
-        ("resume_point", _ID),
-        ("program_name", pa.string()),
-        ("instance_name", pa.string()),
-    ]
-)
-CREDIT_TYPE: Final = pa.struct(
-    [
-        ("granted", pa.int64()),
-        ("balance", pa.int64()),
-        ("spent", pa.int64()),
-        ("overdrawn", pa.int64()),
-        ("zero_at_ns", pa.int64()),
-    ]
-)
-#: Columns of the log, of which only the struct of the row's own kind is there.
-SCHEMA: Final = schema(
-    [
-        ("stream_id", _ID),
-        ("message", MESSAGE_TYPE),
-        ("session", SESSION_TYPE),
-        ("stream", STREAM_TYPE),
-        ("credit", CREDIT_TYPE),
-    ]
-)
 
 
 def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:
@@ -173,11 +69,6 @@ def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:
         return Conversation(log, connection, f"{server.address} {server.port}", options, hash_key, snapshot)
 
     return start
-
-
-def text_of(name: bytes) -> str:
-    """A name as text; what is no UTF-8 stands as escapes."""
-    return name[: 4 * MOST_CHARACTERS].decode("utf-8", "backslashreplace")[:MOST_CHARACTERS]
 
 
 @dataclass(slots=True)
@@ -253,7 +144,7 @@ class Conversation:
         run = self._fast.run(pieces)
         plain = run.rows.filter(run.rows.column("plain"))
         self._notice_names(plain)
-        messages = _messages(plain, pieces)
+        messages = message_columns(plain, pieces)
         told = 0
         for already, (row, read) in enumerate(sorted(run.read.items())):
             # Of the rows before this one all that weren't read are plain.
@@ -383,7 +274,7 @@ class Conversation:
             case Ok():
                 streams = [(s.stream_id, text_of(s.stream_name), s.point_of_ref) for s in frame.streams]
                 sources = [{"name": text_of(s.name), "address": text_of(s.address)} for s in frame.sources]
-                return {"credits": frame.credits, "streams": _references(streams), "sources": sources}
+                return {"credits": frame.credits, "streams": references(streams), "sources": sources}
             case Error():
                 hidden = len(self._cookies) > MOST_COOKIES
                 return {"text": None if hidden else text_of(mask(frame.reason, self._cookies))}
@@ -402,7 +293,7 @@ class Conversation:
                 }
             case Ack():
                 acks = [(ack.stream_id, None, ack.message_id) for ack in frame.acks]
-                return {"credits": frame.credits, "streams": _references(acks)}
+                return {"credits": frame.credits, "streams": references(acks)}
             case Nack():
                 return {"credits": frame.credits, "point_of_ref": frame.point_of_ref}
             case Restart():
@@ -496,69 +387,13 @@ class Conversation:
         session = self._fast.session
         if session is None or session.memory.first_ns is None:
             return {}
-        rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session.memory)}
-        return rows | {
-            stream_id: self._stream_row(stream_id, stream) for stream_id, stream in session.memory.streams.items()
-        }
-
-    def _session_row(self, memory: Memory) -> dict[str, Any]:
-        told = summarise(memory, self._connection.connection_id, self._worker)
-        return {
-            "worker": told.worker,
-            "state": memory.state.value,
-            "version": told.version,
-            "program_name": None if told.program_name is None else text_of(told.program_name),
-            "instance_name": None if told.instance_name is None else text_of(told.instance_name),
-            "cookie_empty": told.cookie_empty,
-            "cookie_hash": told.cookie_digest,
-            "initial_credits": memory.initial_credits,
-            "credits": memory.credits,
-            "granted": memory.granted,
-            "spent": memory.spent,
-            "eos_messages": memory.eos_messages,
-            "accepted": told.accepted,
-            "partial": memory.partial,
-            "ended": None if memory.ended is None else memory.ended.value,
-            "ended_by": memory.ended_by,
-            "error_by": _who(memory.errors),
-            "failed": told.failed,
-            "started_at_ns": told.started_ns,
-            "ended_at_ns": None if memory.ended is None else told.ended_ns,
-        } | ({} if memory.ended is None else self._ended_row(told))
-
-    def _ended_row(self, told: SessionSummary) -> dict[str, Any]:
-        """What only rules over several sessions ask for."""
-        places = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
-        return {
-            "names": [{"stream_id": number, "digest": digest} for number, digest in told.streams],
-            "lacks_sent": told.lacks,
-            "sent": [{"stream_id": number, "message_id": last} for number, last in told.sent],
-            "unsent_acks": [
-                {"stream_id": number, "message_id": acked, "byte_start": where.byte_start, "byte_end": where.byte_end}
-                | dict(zip(places, where.place.order, strict=True))
-                for number, acked, where in told.unsent
-            ],
-        }
-
-    def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
-        session = self._fast.session
-        assert session is not None
         memory = session.memory
-        program, instance = memory.program_name, memory.instance_name
-        return {
-            "stream_name": self._names.get(stream_id),
-            "state": stream.state.value,
-            "nack_depth": stream.nacks,
-            "notifies_waiting": stream.unanswered,
-            "messages": stream.messages,
-            "unacked": len(stream.unacked()) + stream.forgotten_unacked,
-            "first_id": stream.first_id,
-            "last_sent": stream.last_id,
-            "last_acked": stream.last_acked,
-            "resume_point": _known(stream.references, memory.dialect),
-            "program_name": None if program is None else text_of(program),
-            "instance_name": None if instance is None else text_of(instance),
+        rows: dict[int | None, dict[str, Any]] = {
+            None: session_row(memory, self._connection.connection_id, self._worker)
         }
+        for stream_id, stream in memory.streams.items():
+            rows[stream_id] = stream_row(memory, stream, self._names.get(stream_id))
+        return rows
 
     # Carried state
 
@@ -608,102 +443,9 @@ _SECRET_TAGS: Final = frozenset(
 _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
 
 
-def _who(sides: Collection[Direction]) -> str | None:
-    """A side, `both`, or nobody."""
-    return "both" if len(sides) == len(Direction) else next(map(str, sides), None)
-
-
-def _known(references: Sequence[int], dialect: Dialect) -> int | None:
-    """The last reference, if it isn't the one that says that there is none."""
-    return references[-1] if references and references[-1] != dialect.nothing_seen else None
-
-
 def _hasher(key: bytes) -> Callable[[bytes], bytes]:
     return lambda cookie: hmac.digest(key, cookie, "sha256")[:HASH_BYTES]
 
 
 def _is_overdrawn(outcome: Outcome | None) -> bool:
     return outcome is not None and any(found.rule.name == "credits_overdrawn" for found in outcome.findings)
-
-
-def _messages(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:
-    """Columns of the log for plain frames, of which `pieces` say where they stand."""
-
-    def column(name: str) -> pa.Array:
-        return plain.column(name).combine_chunks()
-
-    at = column("piece")
-    rows = len(at)
-    message = {
-        "kind": column("kind").cast(pa.string()),
-        "message_id": column("message_id").cast(_ID),
-        "flags": column("flags").cast(pa.int32()),
-        "event_time": column("event_time"),
-        "key": column("key"),
-        "payload": column("payload"),
-        "credits": column("credits").cast(pa.int64()),
-        "point_of_ref": column("point_of_ref").cast(_ID),
-        "streams": _acked(column("acks")),
-        "success": pc.not_equal(column("success"), 0),
-        "stream_name": pa.array([None if name is None else text_of(name) for name in column("stream_name").to_pylist()])
-        if column("stream_name").null_count < rows
-        else pa.nulls(rows, pa.string()),
-    }
-    fields = [message[field.name] if field.name in message else pa.nulls(rows, field.type) for field in MESSAGE_TYPE]
-    columns = {
-        "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        **{name: told.take(at) for name, told in place_columns(piece.place for piece in pieces).items()},
-        "direction": column("direction").cast(pa.string()),
-        "byte_start": column("byte_start"),
-        "byte_end": column("byte_end"),
-        "stream_id": pc.coalesce(column("attributed_stream_id"), column("stream_id")).cast(_ID),
-        "message": pa.StructArray.from_arrays(fields, fields=list(MESSAGE_TYPE)),
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _acked(acks: pa.ListArray) -> pa.ListArray:
-    """Pairs of ACKs as MESSAGE_TYPE has them."""
-    pairs = acks.values
-    ids = [pairs.field(name).cast(_ID) for name in ("stream_id", "point_of_ref")]
-    references = pa.StructArray.from_arrays(
-        [ids[0], pa.nulls(len(pairs), pa.string()), ids[1]], fields=list(_REFERENCE)
-    )
-    _, offsets = acks.buffers()[:2]
-    return pa.Array.from_buffers(
-        pa.list_(_REFERENCE), len(acks), [acks.buffers()[0], offsets], acks.null_count, acks.offset, [references]
-    )
-
-
-def _references(listed: Iterable[tuple[int, str | None, int]]) -> list[dict[str, Any]]:
-    return [
-        {"stream_id": stream_id, "stream_name": name, "point_of_ref": reference}
-        for stream_id, name, reference in listed
-    ]
-
-
-def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
-    """What the rules over several connections need of a session row that has ended."""
-    return SessionSummary(
-        connection_id=connection_id,
-        worker=session["worker"],
-        started_ns=session["started_at_ns"],
-        ended_ns=session["ended_at_ns"],
-        program_name=None if session["program_name"] is None else session["program_name"].encode(),
-        instance_name=None if session["instance_name"] is None else session["instance_name"].encode(),
-        version=session["version"],
-        cookie_empty=session["cookie_empty"],
-        cookie_digest=session["cookie_hash"],
-        accepted=session["accepted"],
-        failed=session["failed"],
-        lacks=session["lacks_sent"],
-        streams=tuple((int(name["stream_id"]), name["digest"]) for name in session["names"] or ()),
-        sent=tuple((int(one["stream_id"]), int(one["message_id"])) for one in session["sent"] or ()),
-        unsent=tuple(map(_unsent_of, session["unsent_acks"] or ())),
-    )
-
-
-def _unsent_of(row: dict[str, Any]) -> UnsentAck:
-    place = Place(row["arrived_at_ns"], row["capture_arrived_at_ns"], row["capture_id"], row["record_number"])
-    where = FrameWhere(Direction.SERVER, place, row["byte_start"], row["byte_end"])
-    return UnsentAck(int(row["stream_id"]), int(row["message_id"]), where)

@@ -12,7 +12,7 @@ from tests.support.searches import fast_first
 from tests.support.taps import any_tap, captured
 from tests.support.wallaroo_networks import PORT, Network, Said, StreamSaid
 from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 
 Row = dict[str, Any]
@@ -31,7 +31,7 @@ def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
 
 def told(network: Network) -> list[Row]:
     rows = segments(landed_packets(network.packets), PORT)
-    return read_log(rows, log.starter(WallarooOptions(), b"key"), log.SCHEMA)
+    return read_log(rows, log.starter(WallarooOptions(), b"key"), schema.SCHEMA)
 
 
 @pytest.mark.parametrize("seed", fast_first(range(400, 600), 4, most=40))

@@ -32,7 +32,7 @@ from wirehouse_codecs.wallaroo.frames import (
     Restart,
     StreamMessage,
 )
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.session import Session
@@ -308,7 +308,7 @@ def simulated(config: SimulatorConfig) -> list[TcpSegment]:
 
 def found(segments: list[TcpSegment]) -> list[tuple[str, str]]:
     """Rules and severities of the log's findings."""
-    rows = stream_log.Log(log.SCHEMA)
+    rows = stream_log.Log(schema.SCHEMA)
     flow = stream_log.FlowLog(rows, log.starter(WallarooOptions(), b"key"), "test", FLOW, TcpOptions())
     for segment in segments:
         flow.receive(segment)

@@ -27,7 +27,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.wallaroo import inspection
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, V3
 from wirehouse_codecs.wallaroo.frames import Error, Hello, Notify, Ok
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
@@ -49,7 +49,7 @@ def of_packets(captured: Iterable[CapturedPacket]) -> list[Row]:
 
 def told(rows: Iterable[Row], **options: Any) -> list[Row]:
     """Rows of the log, once all connections have ended."""
-    return read_log(rows, log.starter(WallarooOptions(**options), b"key"), log.SCHEMA)
+    return read_log(rows, log.starter(WallarooOptions(**options), b"key"), schema.SCHEMA)
 
 
 def assert_balances(rows: Sequence[Row]) -> None:

@@ -29,7 +29,7 @@ from wirehouse_codecs.wallaroo.frames import (
     Restart,
     StreamReference,
 )
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.wire.messages import encode
 
@@ -173,7 +173,7 @@ def rules(name: str, made: list[TcpSegment]) -> list[str]:
     """The rules that the log says are broken, but for notes; and the same in windows of one packet each."""
     told: list[list[str]] = []
     for cut in (False, True):
-        rows = stream_log.Log(log.SCHEMA)
+        rows = stream_log.Log(schema.SCHEMA)
         start = log.starter(WallarooOptions(dialect=name), b"key")
         flow = stream_log.FlowLog(rows, start, "test", FLOW, TcpOptions())
         for segment in made:

@@ -16,7 +16,7 @@ from wirehouse_codecs.simulate.script import Disturbances, Send, packets
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.frames import Error, Hello
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import FAULTS, SimulatorConfig, connections, simulate
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Row]:
 
 def told(rows: Iterable[Row]) -> list[Row]:
     """The rows of the log."""
-    return read_log(rows, log.starter(WallarooOptions(), KEY), log.SCHEMA)
+    return read_log(rows, log.starter(WallarooOptions(), KEY), schema.SCHEMA)
 
 
 def said(rows: Iterable[Row]) -> list[str]:
@@ -83,7 +83,7 @@ def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.M
 def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
     rows = read(path)
     whole = told(rows)
-    found = cut(rows, log.starter(WallarooOptions(), KEY), log.SCHEMA)
+    found = cut(rows, log.starter(WallarooOptions(), KEY), schema.SCHEMA)
     assert events(found) == events(whole)
     assert newest_rows(found) == newest_rows(whole)
 

@@ -21,7 +21,7 @@ from wirehouse_codecs.tcp.packets import ACK, FIN, SYN
 from wirehouse_codecs.tcp.reassembly import Connection, Data, Side
 from wirehouse_codecs.wallaroo.dialects import V3
 from wirehouse_codecs.wallaroo.frames import Ack, Error, Frame, Hello, Message, Notify, NotifyAck, Ok, StreamMessage
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.session import judging, memory
 from wirehouse_codecs.wallaroo.wire.dialect_detection import SOURCE_VERSION
@@ -36,7 +36,7 @@ class Taken:
     """A conversation that is told frames, or bytes that are none, and the rows that come of them."""
 
     def __init__(self, **options: Any) -> None:
-        self.log = Log(log.SCHEMA)
+        self.log = Log(schema.SCHEMA)
         sides = Side(C, TcpOptions(), expected=1, packets=1), Side(S, TcpOptions(), expected=1, packets=1)
         connection = Connection(b"c" * 16, "syn", place(0), place(0), *sides)
         server = Endpoint("10.0.0.1", 7000)
@@ -134,7 +134,7 @@ def batches(segments: Iterable[list[Any]], rows: int = 20_000) -> Iterator[pa.Re
 
 def read(segments: Iterable[list[Any]], end_ns: int) -> Iterator[pa.RecordBatch]:
     source = SourceLog(log.starter(WallarooOptions(), b"key"), TcpOptions(), (Window("0", end_ns),))
-    return source_log.read(batches(segments), {"test": source}, log.SCHEMA)
+    return source_log.read(batches(segments), {"test": source}, schema.SCHEMA)
 
 
 def tiny(count: int) -> Iterator[list[Any]]:
@@ -235,7 +235,7 @@ def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch)
     early[2], late[2] = windows[1000].name, windows[5000].name
     rows = [
         row
-        for batch in source_log.read(batches([early, late]), {"test": source}, log.SCHEMA)
+        for batch in source_log.read(batches([early, late]), {"test": source}, schema.SCHEMA)
         for row in batch.to_pylist()
     ]
     assert ended == [windows[number].name for number in (1000, 1001, 5000, 5001)]
@@ -254,7 +254,7 @@ def carried() -> str:
 
 
 def go_on(state: str) -> None:
-    log_ = Log(log.SCHEMA)
+    log_ = Log(schema.SCHEMA)
     flow = segment(0, 1, C, 0, 0)[1]
     stream_log.FlowLog(log_, log.starter(WallarooOptions(), b"key"), "test", flow, TcpOptions(), state)
 

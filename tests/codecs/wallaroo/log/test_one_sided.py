@@ -16,7 +16,8 @@ from tests.support.searches import fast_first
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds, keys
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
-from wirehouse_codecs.wallaroo.log import log
+from wirehouse_codecs.wallaroo.log import log, schema
+from wirehouse_codecs.wallaroo.log.rows import summary_of
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
@@ -44,12 +45,12 @@ def found(rows: Iterable[Row], dialect: str = AUTO) -> set[str]:
 def judged(rows: Iterable[Row], dialect: str = AUTO, until_ns: int = LATE_NS) -> set[tuple[str, str]]:
     """Rules that are broken by then, and their severities, but for what the capture lacks."""
     start = log.starter(WallarooOptions(dialect=dialect), b"key")
-    told = read_log(rows, start, log.SCHEMA, {"0": until_ns})
+    told = read_log(rows, start, schema.SCHEMA, {"0": until_ns})
     findings = [row["finding"] for row in told if row["row_kind"] == "violation"]
     rules = {(each["rule"], each["severity"]) for each in findings if not each["rule"].startswith("capture.")}
     folds = Folds()
     ended = [row for row in told if row["row_kind"] == "session" and row["session"]["ended"] is not None]
-    summaries = [log.summary_of(row["connection_id"], row["session"]) for row in ended]
+    summaries = [summary_of(row["connection_id"], row["session"]) for row in ended]
     for summary in sorted(summaries, key=lambda summary: summary.ended_ns):
         for begun in summaries:
             # Those that ended before are begun no more.

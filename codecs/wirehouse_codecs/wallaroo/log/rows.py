@@ -1,0 +1,131 @@
+"""Rows of the log as dictionaries: those of a session and of its streams, and values that several rows have.
+
+`summary_of` reads a session row back: rules over several connections judge by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.dialects import Dialect
+from wirehouse_codecs.wallaroo.session.memory import Memory
+from wirehouse_codecs.wallaroo.session.outcome import UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.streams import Stream
+from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
+
+#: Characters of a name that are kept.
+MOST_CHARACTERS: Final = 1024
+
+
+def text_of(name: bytes) -> str:
+    """A name as text; what is no UTF-8 stands as escapes."""
+    return name[: 4 * MOST_CHARACTERS].decode("utf-8", "backslashreplace")[:MOST_CHARACTERS]
+
+
+def references(listed: Iterable[tuple[int, str | None, int]]) -> list[dict[str, Any]]:
+    """Streams with their names and references."""
+    return [
+        {"stream_id": stream_id, "stream_name": name, "point_of_ref": reference}
+        for stream_id, name, reference in listed
+    ]
+
+
+def session_row(memory: Memory, connection_id: bytes, worker: str) -> dict[str, Any]:
+    """The row of a session that has had a frame. `worker`: its address and port."""
+    summary = summarise(memory, connection_id, worker)
+    return {
+        "worker": summary.worker,
+        "state": memory.state.value,
+        "version": summary.version,
+        "program_name": None if summary.program_name is None else text_of(summary.program_name),
+        "instance_name": None if summary.instance_name is None else text_of(summary.instance_name),
+        "cookie_empty": summary.cookie_empty,
+        "cookie_hash": summary.cookie_digest,
+        "initial_credits": memory.initial_credits,
+        "credits": memory.credits,
+        "granted": memory.granted,
+        "spent": memory.spent,
+        "eos_messages": memory.eos_messages,
+        "accepted": summary.accepted,
+        "partial": memory.partial,
+        "ended": None if memory.ended is None else memory.ended.value,
+        "ended_by": memory.ended_by,
+        "error_by": _who(memory.errors),
+        "failed": summary.failed,
+        "started_at_ns": summary.started_ns,
+        "ended_at_ns": None if memory.ended is None else summary.ended_ns,
+    } | ({} if memory.ended is None else _ended_row(summary))
+
+
+def _ended_row(summary: SessionSummary) -> dict[str, Any]:
+    """What only rules over several sessions ask for."""
+    places = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+    return {
+        "names": [{"stream_id": number, "digest": digest} for number, digest in summary.streams],
+        "lacks_sent": summary.lacks,
+        "sent": [{"stream_id": number, "message_id": last} for number, last in summary.sent],
+        "unsent_acks": [
+            {"stream_id": number, "message_id": acked, "byte_start": where.byte_start, "byte_end": where.byte_end}
+            | dict(zip(places, where.place.order, strict=True))
+            for number, acked, where in summary.unsent
+        ],
+    }
+
+
+def stream_row(memory: Memory, stream: Stream, name: str | None) -> dict[str, Any]:
+    """The row of a stream, whose name is `name` as text."""
+    program, instance = memory.program_name, memory.instance_name
+    return {
+        "stream_name": name,
+        "state": stream.state.value,
+        "nack_depth": stream.nacks,
+        "notifies_waiting": stream.unanswered,
+        "messages": stream.messages,
+        "unacked": len(stream.unacked()) + stream.forgotten_unacked,
+        "first_id": stream.first_id,
+        "last_sent": stream.last_id,
+        "last_acked": stream.last_acked,
+        "resume_point": _known(stream.references, memory.dialect),
+        "program_name": None if program is None else text_of(program),
+        "instance_name": None if instance is None else text_of(instance),
+    }
+
+
+def _who(sides: Collection[Direction]) -> str | None:
+    """A side, `both`, or nobody."""
+    return "both" if len(sides) == len(Direction) else next(map(str, sides), None)
+
+
+def _known(references: Sequence[int], dialect: Dialect) -> int | None:
+    """The last reference, if it isn't the one that says that there is none."""
+    return references[-1] if references and references[-1] != dialect.nothing_seen else None
+
+
+def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
+    """What the rules over several connections need of a session row that has ended."""
+    return SessionSummary(
+        connection_id=connection_id,
+        worker=session["worker"],
+        started_ns=session["started_at_ns"],
+        ended_ns=session["ended_at_ns"],
+        program_name=None if session["program_name"] is None else session["program_name"].encode(),
+        instance_name=None if session["instance_name"] is None else session["instance_name"].encode(),
+        version=session["version"],
+        cookie_empty=session["cookie_empty"],
+        cookie_digest=session["cookie_hash"],
+        accepted=session["accepted"],
+        failed=session["failed"],
+        lacks=session["lacks_sent"],
+        streams=tuple((int(name["stream_id"]), name["digest"]) for name in session["names"] or ()),
+        sent=tuple((int(one["stream_id"]), int(one["message_id"])) for one in session["sent"] or ()),
+        unsent=tuple(map(_unsent_of, session["unsent_acks"] or ())),
+    )
+
+
+def _unsent_of(row: dict[str, Any]) -> UnsentAck:
+    place = Place(row["arrived_at_ns"], row["capture_arrived_at_ns"], row["capture_id"], row["record_number"])
+    where = Where(Direction.SERVER, place, row["byte_start"], row["byte_end"])
+    return UnsentAck(int(row["stream_id"]), int(row["message_id"]), where)
