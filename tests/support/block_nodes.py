@@ -18,21 +18,20 @@ from wirehouse_codecs.hiero.profiles import OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.simulator import dialogue
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder
-from wirehouse_codecs.hiero.wire.items import (
+from wirehouse_codecs.hiero.wire.items.cutting import cut
+from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
     BlockHeader,
     BlockProof,
-    ItemNumber,
     ProofKind,
     Timestamp,
     Version,
-    cut,
     encode_footer,
     encode_header,
-    encode_item,
     encode_proof,
     encode_round_header,
 )
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber, encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockItems, ServerStatus, ServerStatusRequest, SubscribeRequest
 from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint

@@ -20,7 +20,7 @@ from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.wire import grpc, grpc_log
 from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.logs import files, tcp_inspection
 from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import LANDED_FILES

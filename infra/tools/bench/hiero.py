@@ -13,7 +13,8 @@ from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, B
 from wirehouse_codecs.hiero.simulator.ledger import Ledger
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate, write_pcap
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder
-from wirehouse_codecs.hiero.wire.items import HASH_BYTES, ItemReader, Items
+from wirehouse_codecs.hiero.wire.items.cutting import ItemReader, Items
+from wirehouse_codecs.hiero.wire.items.decoded import HASH_BYTES
 from wirehouse_pipelines.lake.lake import Lake, Source
 
 LAYERS = {"bronze.segments": 1.2, "silver.hiero": 2.0, "gold.hiero": 2.0}

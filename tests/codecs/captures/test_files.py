@@ -25,7 +25,7 @@ from wirehouse_codecs.captures.source import Capture, Origin, Reader
 from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, Lengths, frame, unframe
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 BLOCKS = VECTORS / "hiero" / "blocks"

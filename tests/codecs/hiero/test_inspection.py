@@ -26,7 +26,7 @@ from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.blocks import file_name
 from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.hiero.wire.messages import Acknowledgement, BlockItems, NodeBehind, encode
 from wirehouse_codecs.logs.detection import heads
 from wirehouse_codecs.logs.inspection import LANDED_FILES

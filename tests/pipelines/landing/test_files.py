@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.running import land, select
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, Message, encode, frame
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_expectations.suites import invariants_check
 from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake, Source

@@ -35,7 +35,7 @@ from wirehouse_codecs.captures.messages import Row, to_batch
 from wirehouse_codecs.captures.pcap import Packet
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, frame
 from wirehouse_codecs.hiero.wire.grpc_log import encode as encode_entry
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_pcap
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows

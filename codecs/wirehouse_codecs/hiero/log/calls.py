@@ -36,7 +36,9 @@ from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.wire.hashes import settle
 from wirehouse_codecs.hiero.wire.http2 import events as http2
-from wirehouse_codecs.hiero.wire.items import ItemNumber, Items, cut, item_name, with_footer
+from wirehouse_codecs.hiero.wire.items.cutting import Items, cut
+from wirehouse_codecs.hiero.wire.items.decoded import with_footer
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber, item_name
 from wirehouse_codecs.hiero.wire.messages import (
     KIND_OF,
     BlockEnd,

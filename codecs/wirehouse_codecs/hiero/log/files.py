@@ -13,7 +13,7 @@ from wirehouse_codecs.hiero.log.log import EntryLog, add_block_file
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, BlockFile
-from wirehouse_codecs.hiero.wire.items import ItemReader
+from wirehouse_codecs.hiero.wire.items.cutting import ItemReader
 from wirehouse_codecs.logs.files import Piece, Start
 from wirehouse_codecs.logs.rows import Log
 

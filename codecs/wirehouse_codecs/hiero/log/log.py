@@ -22,7 +22,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.wire import grpc, grpc_log
 from wirehouse_codecs.hiero.wire.blocks import BlockFile
-from wirehouse_codecs.hiero.wire.items import ItemNumber
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole

@@ -15,7 +15,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, DUPLICATE_CODE, PROFILES, Service
 from wirehouse_codecs.hiero.simulator.dialogue import NS_PER_MS, Client, Line, Stage, Talk
 from wirehouse_codecs.hiero.simulator.ledger import Block, Ledger
-from wirehouse_codecs.hiero.wire.items import encode_item
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import EndOfStream
 from wirehouse_codecs.tcp.endpoints import Endpoint
 

@@ -18,7 +18,9 @@ from wirehouse_codecs.hiero.wire import grpc, grpc_log, protobuf
 from wirehouse_codecs.hiero.wire.blocks import file_name
 from wirehouse_codecs.hiero.wire.compression import compress
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, EntryType
-from wirehouse_codecs.hiero.wire.items import ItemNumber, Timestamp, cut, decode_proof
+from wirehouse_codecs.hiero.wire.items.cutting import cut
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp, decode_proof
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
 from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import Log

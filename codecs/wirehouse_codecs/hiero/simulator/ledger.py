@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 from wirehouse_codecs.hiero.profiles import Profile
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder
 from wirehouse_codecs.hiero.wire.hashes import EMPTY_TREE, AllBlocks, RootLayout
-from wirehouse_codecs.hiero.wire.items import (
+from wirehouse_codecs.hiero.wire.items.cutting import cut
+from wirehouse_codecs.hiero.wire.items.decoded import (
     HASH_BYTES,
     BlockFooter,
     BlockHeader,
     BlockProof,
-    ItemNumber,
     ProofKind,
     Timestamp,
     Version,
-    cut,
     encode_footer,
     encode_header,
     encode_proof,
     encode_round_header,
 )
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 
 if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig

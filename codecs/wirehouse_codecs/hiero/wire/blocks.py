@@ -20,23 +20,25 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.wire.hashes import BlockHasher, Roots, previous_hash
-from wirehouse_codecs.hiero.wire.items import (
-    SIGNED_TRANSACTIONS_SINCE,
+from wirehouse_codecs.hiero.wire.items.cutting import Items
+from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
     BlockHeader,
     BlockProof,
     DecodedItem,
-    ItemClass,
-    ItemNumber,
-    Items,
     ProofKind,
     decode_footer,
     decode_header,
     decode_proof,
-    item_class,
-    item_name,
     short_proof,
     with_footer,
+)
+from wirehouse_codecs.hiero.wire.items.kinds import (
+    SIGNED_TRANSACTIONS_SINCE,
+    ItemClass,
+    ItemNumber,
+    item_class,
+    item_name,
 )
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
 

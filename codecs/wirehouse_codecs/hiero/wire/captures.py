@@ -18,7 +18,9 @@ from wirehouse_codecs.captures.inflate import Ahead, ByteSource, fill, open_infl
 from wirehouse_codecs.captures.source import Origin
 from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.blocks import MOST_BODY_BYTES, is_block_file
-from wirehouse_codecs.hiero.wire.items import BlockHeader, ItemNumber, ItemReader, decode_header
+from wirehouse_codecs.hiero.wire.items.cutting import ItemReader
+from wirehouse_codecs.hiero.wire.items.decoded import BlockHeader, decode_header
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 
 _ARCHIVE_ENDINGS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 #: So many bytes tell an archive, and hold a block's header.

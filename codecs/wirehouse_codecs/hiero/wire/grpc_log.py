@@ -19,7 +19,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.wire import grpc, protobuf
 from wirehouse_codecs.hiero.wire.http2.events import CANCEL
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.hiero.wire.protobuf import Field, Form, Layout, Malformed
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction

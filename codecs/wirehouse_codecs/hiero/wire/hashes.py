@@ -21,18 +21,9 @@ import numpy as np
 
 from wirehouse_codecs.compiled.sha384 import digests
 from wirehouse_codecs.core.errors import StateVersionError
-from wirehouse_codecs.hiero.wire.items import (
-    CLASSES,
-    HASH_BYTES,
-    BlockFooter,
-    BlockHeader,
-    BlockProof,
-    ItemClass,
-    ItemNumber,
-    Items,
-    ProofKind,
-    item_class,
-)
+from wirehouse_codecs.hiero.wire.items.cutting import Items
+from wirehouse_codecs.hiero.wire.items.decoded import HASH_BYTES, BlockFooter, BlockHeader, BlockProof, ProofKind
+from wirehouse_codecs.hiero.wire.items.kinds import CLASSES, ItemClass, ItemNumber, item_class
 
 STATE_VERSION: Final = 1
 _LEAF: Final = b"\0"

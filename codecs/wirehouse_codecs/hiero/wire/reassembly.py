@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.hiero.wire.items import Fault, ItemReader, Items
+from wirehouse_codecs.hiero.wire.items.cutting import Fault, ItemReader, Items
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, read_varint
 from wirehouse_codecs.hiero.wire.spans import from_text, to_text
 from wirehouse_codecs.tcp.endpoints import Direction

@@ -22,7 +22,7 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.hiero.wire import grpc, reassembly
-from wirehouse_codecs.hiero.wire.items import encode_item
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.wire.protobuf import delimited
 from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Part

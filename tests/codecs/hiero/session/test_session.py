@@ -21,7 +21,7 @@ from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
 from wirehouse_codecs.hiero.session.session import Call, input_of
 from wirehouse_codecs.hiero.session.steps import Said
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
-from wirehouse_codecs.hiero.wire.items import encode_item
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 
 OPTIONS = HieroOptions()

@@ -23,7 +23,7 @@ from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, connecti
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder
 from wirehouse_codecs.hiero.wire.hashes import EMPTY_TREE, AllBlocks, RootLayout, signature_check
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
-from wirehouse_codecs.hiero.wire.items import cut
+from wirehouse_codecs.hiero.wire.items.cutting import cut
 from wirehouse_codecs.logs.rows import CONNECTION, QUARANTINE
 from wirehouse_codecs.simulate.script import Disturbances, written
 from wirehouse_codecs.tcp.endpoints import Direction

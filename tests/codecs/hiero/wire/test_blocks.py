@@ -35,22 +35,21 @@ from wirehouse_codecs.hiero.wire.blocks import (
     split,
 )
 from wirehouse_codecs.hiero.wire.hashes import AllBlocks, RootLayout, settle, signature_check
-from wirehouse_codecs.hiero.wire.items import (
+from wirehouse_codecs.hiero.wire.items.cutting import ItemReader, cut
+from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
     BlockHeader,
     BlockProof,
-    ItemReader,
     ProofKind,
     ProofPath,
     Timestamp,
     Version,
-    cut,
     encode_footer,
     encode_header,
-    encode_item,
     encode_proof,
     encode_round_header,
 )
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.protobuf import delimited
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "hiero" / "blocks"

@@ -19,7 +19,9 @@ import pytest
 from wirehouse_codecs.hiero.profiles import Method, Profile, method_of, profile_of
 from wirehouse_codecs.hiero.wire.blocks import Block, BlockBuilder, split
 from wirehouse_codecs.hiero.wire.hashes import settle, signature_check
-from wirehouse_codecs.hiero.wire.items import ItemNumber, cut, decode_header, decode_proof, item_name
+from wirehouse_codecs.hiero.wire.items.cutting import cut
+from wirehouse_codecs.hiero.wire.items.decoded import decode_header, decode_proof
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber, item_name
 from wirehouse_codecs.hiero.wire.messages import (
     Acknowledgement,
     BlockEnd,

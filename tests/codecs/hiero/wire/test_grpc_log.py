@@ -31,7 +31,7 @@ from wirehouse_codecs.hiero.wire.grpc_log import (
     encode,
     frame,
 )
-from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES
 from wirehouse_codecs.tcp.endpoints import Direction
 

@@ -21,16 +21,16 @@ from wirehouse_codecs.hiero.wire.hashes import (
     settle,
     signature_check,
 )
-from wirehouse_codecs.hiero.wire.items import (
+from wirehouse_codecs.hiero.wire.items.cutting import cut
+from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
     BlockHeader,
     BlockProof,
     ProofKind,
     Version,
-    cut,
     encode_header,
-    encode_item,
 )
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.protobuf import delimited
 
 NODES = [sha384(bytes([number])).digest() for number in range(70)]

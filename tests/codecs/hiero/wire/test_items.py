@@ -12,39 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.hiero.wire import items as cutting
 from wirehouse_codecs.hiero.wire import protobuf
-from wirehouse_codecs.hiero.wire.items import (
-    CHUNK_ITEMS,
+from wirehouse_codecs.hiero.wire.items import cutting, decoded
+from wirehouse_codecs.hiero.wire.items.cutting import CHUNK_ITEMS, Fault, Item, ItemReader, cut, read_item
+from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
     BlockHeader,
     BlockProof,
     DecodedItem,
-    Fault,
-    Item,
-    ItemClass,
-    ItemNumber,
-    ItemReader,
     ProofKind,
     ProofPath,
     RecordSignature,
     SiblingHash,
     Timestamp,
     Version,
-    cut,
     decode_footer,
     decode_header,
     decode_proof,
     encode_footer,
     encode_header,
-    encode_item,
     encode_proof,
     encode_round_header,
-    item_class,
-    item_name,
-    read_item,
     with_footer,
 )
+from wirehouse_codecs.hiero.wire.items.kinds import ItemClass, ItemNumber, encode_item, item_class, item_name
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, delimited, varint
 
 LIMIT = 1 << 20
@@ -449,4 +440,4 @@ def test_versions_are_shown_as_people_write_them() -> None:
     assert str(Version(0, 78, 0, "SNAPSHOT", "0")) == "0.78.0-SNAPSHOT+0"
     assert str(Version(0, 54)) == "0.54.0"
     with suppress(Malformed):
-        assert protobuf.read(b"\x22\x01\xff", cutting._VERSION).value.pre == "\N{REPLACEMENT CHARACTER}"
+        assert protobuf.read(b"\x22\x01\xff", decoded._VERSION).value.pre == "\N{REPLACEMENT CHARACTER}"

@@ -29,7 +29,7 @@ from wirehouse_codecs.hiero.profiles import (
     profile_of,
 )
 from wirehouse_codecs.hiero.wire import protobuf
-from wirehouse_codecs.hiero.wire.items import encode_item
+from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import (
     KINDS,
     Acknowledgement,
