@@ -17,7 +17,7 @@ from wirehouse_codecs.hiero.correlation.rows import Found, Told
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket

@@ -18,8 +18,10 @@ from wirehouse_codecs.captures.source import Origin
 from wirehouse_codecs.hiero.log.files import of_blocks
 from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.wire import grpc, grpc_log
+from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.logs import files, tcp_inspection
 from wirehouse_codecs.logs.bare_dialogue import BareDialogue
@@ -100,7 +102,7 @@ class _Recorder(BareDialogue):
 
     def __init__(self, number: int, heard: list[tuple[int, int, grpc.Event]]) -> None:
         self._number, self._heard = number, heard
-        self._reader = grpc.Reader()
+        self._reader = GrpcReader()
 
     def _hear(self, events: Iterable[grpc.Event]) -> None:
         self._heard += ((self._number, len(self._heard), event) for event in events)

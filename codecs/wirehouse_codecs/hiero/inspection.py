@@ -23,7 +23,8 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
 from wirehouse_codecs.hiero.rules import PROTOCOL
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
 from wirehouse_codecs.hiero.wire.messages import shape_of
 from wirehouse_codecs.logs import files, inspection, tcp_inspection
@@ -43,7 +44,7 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one with a block node; None = it isn't."""
     begun = client.startswith(PREFACE)
-    reader = grpc.Reader(started_late=not begun)
+    reader = GrpcReader(started_late=not begun)
     # The server's settings say how the client may write its headers.
     events = reader.receive([Data(Direction.SERVER, 0, server, _NOWHERE), Data(Direction.CLIENT, 0, client, _NOWHERE)])
     for event in events:

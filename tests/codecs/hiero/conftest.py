@@ -11,7 +11,8 @@ import pytest
 
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -102,17 +103,17 @@ def script() -> Script:
 
 def stitched(said: Sequence[Data | Hole], **options: Any) -> list[grpc.Event]:
     """What readers tell that go on from each other's snapshots, each for one piece."""
-    snapshot = grpc.Reader(**options).snapshot()
+    snapshot = GrpcReader(**options).snapshot()
     events: list[grpc.Event] = []
     options.pop("started_late", None)
     for one in said:
-        reader = grpc.Reader(snapshot=snapshot, **options)
+        reader = GrpcReader(snapshot=snapshot, **options)
         events += feed(reader, [one])
         snapshot = reader.snapshot()
-    return events + grpc.Reader(snapshot=snapshot, **options).finish(LAST)
+    return events + GrpcReader(snapshot=snapshot, **options).finish(LAST)
 
 
-def feed(reader: grpc.Reader, said: Sequence[Data | Hole], *, each: bool = False) -> list[grpc.Event]:
+def feed(reader: GrpcReader, said: Sequence[Data | Hole], *, each: bool = False) -> list[grpc.Event]:
     """What a reader tells: of `each` piece, or of all between holes at once."""
     events: list[grpc.Event] = []
     pieces: list[Data] = []
@@ -130,7 +131,7 @@ def feed(reader: grpc.Reader, said: Sequence[Data | Hole], *, each: bool = False
 def read(
     said: Sequence[Data | Hole], *, late: bool = False, closed: bool = True, each: bool = False, **options: Any
 ) -> list[grpc.Event]:
-    reader = grpc.Reader(started_late=late, **options)
+    reader = GrpcReader(started_late=late, **options)
     return feed(reader, said, each=each) + reader.finish(LAST, closed=closed)
 
 
@@ -165,7 +166,7 @@ def undecodable(events: Iterable[grpc.Event]) -> list[Undecodable]:
 
 def balance(said: Sequence[Data | Hole], *, late: bool = False) -> None:
     """Every byte is framing, of a message, or told as bytes."""
-    reader = grpc.Reader(started_late=late)
+    reader = GrpcReader(started_late=late)
     told = whole(feed(reader, said) + reader.finish(LAST))
     for direction in Direction:
         delivered_bytes = sum(len(one.data) for one in said if isinstance(one, Data) and one.direction is direction)

@@ -32,8 +32,8 @@ from wirehouse_codecs.hiero.session.querying import QueryInput
 from wirehouse_codecs.hiero.session.session import input_of, said_of
 from wirehouse_codecs.hiero.session.steps import Found, Said
 from wirehouse_codecs.hiero.session.subscribing import Subscription, SubscriptionInput
-from wirehouse_codecs.hiero.wire import grpc
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.hashes import settle
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.items.cutting import Items, cut

@@ -20,8 +20,9 @@ from wirehouse_codecs.hiero.log.calls import Calls
 from wirehouse_codecs.hiero.log.rows import BLOCK_FILE, FRAMING, MOST_CHARACTERS, SKIP, block_content
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.wire import grpc, grpc_log
+from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.blocks import BlockFile
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -77,7 +78,7 @@ class Conversation:
         node = server.address if server.port in ports else f"{server.address} {server.port}"
         client = None if log.client is None else log.client.address
         self._calls = Calls(log, options, node, server.port, client, connection)
-        reader = partial(grpc.Reader, max_message_bytes=options.max_message_bytes)
+        reader = partial(GrpcReader, max_message_bytes=options.max_message_bytes)
         reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
         if snapshot is None:
             self._reader = reader(started_late=late)

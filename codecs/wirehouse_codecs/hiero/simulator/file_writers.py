@@ -14,9 +14,11 @@ from typing import Final
 
 from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.hiero.profiles import Service, method_of
-from wirehouse_codecs.hiero.wire import grpc, grpc_log, protobuf
+from wirehouse_codecs.hiero.wire import grpc_log, protobuf
 from wirehouse_codecs.hiero.wire.blocks import file_name
 from wirehouse_codecs.hiero.wire.compression import compress
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.grpc_log import Entry, EntryType
 from wirehouse_codecs.hiero.wire.items.cutting import cut
 from wirehouse_codecs.hiero.wire.items.decoded import Timestamp, decode_proof
@@ -107,7 +109,7 @@ class _Reading(BareDialogue):
     """A connection whose calls are read. A `Dialogue` that says nothing."""
 
     def __init__(self) -> None:
-        self._reader = grpc.Reader()
+        self._reader = GrpcReader()
 
     def receive(self, pieces: Sequence[Data]) -> None:
         for event in self._reader.receive(pieces):

@@ -18,7 +18,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.http2.events import CANCEL
 from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, PREFACE
 from wirehouse_codecs.tcp.endpoints import Direction

@@ -1,7 +1,7 @@
 """gRPC binary logs: files of `grpc.binarylog.v1.GrpcLogEntry` (grpc-proto, grpc/binlog/v1/binarylog.proto).
 
-`Framer` cuts a file into entries, `decode` reads one, and `Calls` tells what they say in the events of grpc.py. Files
-have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes it, or a varint, as
+`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports what they say in the events of grpc/events.py.
+Files have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes it, or a varint, as
 Java's does; the first entry shows which.
 """
 
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
-from wirehouse_codecs.hiero.wire import grpc, protobuf
+from wirehouse_codecs.hiero.wire import protobuf
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.http2.events import CANCEL
 from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.hiero.wire.protobuf import Field, Form, Layout, Malformed

@@ -21,7 +21,8 @@ from wirehouse_codecs.hiero.log.log import EntryLog, starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import Service
-from wirehouse_codecs.hiero.wire import grpc, reassembly
+from wirehouse_codecs.hiero.wire import reassembly
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.wire.protobuf import delimited

@@ -24,7 +24,7 @@ from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2.events import Block, Headers, Missing
 from wirehouse_codecs.hiero.wire.http2.frames import CUT, HEADER_BYTES, PREFACE

@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from tests.support.searches import fast_first
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
-from wirehouse_codecs.hiero.wire import compression, grpc, spans
+from wirehouse_codecs.hiero.wire import compression, spans
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
+from wirehouse_codecs.hiero.wire.grpc import reader as grpc_reader
+from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.http2 import reader
 from wirehouse_codecs.hiero.wire.http2 import side as http2_side
 from wirehouse_codecs.hiero.wire.http2.frames import HEADER_BYTES
@@ -186,7 +189,7 @@ def test_where_a_message_stands(wire: Any) -> None:
 
 def test_a_large_message_passes_through(wire: Any) -> None:
     client, _, said = opening(wire)
-    reader = grpc.Reader()
+    reader = GrpcReader()
     events = wire.feed(reader, said.said)
     piece, size = bytes(1 << 20), 40 << 20
     frames = client.data(1, b"\x00" + size.to_bytes(4, "big"))
@@ -260,7 +263,7 @@ def test_deflate_is_told_from_the_first_bytes(level: int, window: int, wire: Any
 
 
 def test_compressed_bytes_that_are_held_are_bounded(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc, "HELD_BYTES", 1000)
+    monkeypatch.setattr(grpc_reader, "HELD_BYTES", 1000)
     client, _, said = opening(wire, encoding="gzip", data_bytes=100)
     said.say(C, client.data(1, b"\x01" + (5000).to_bytes(4, "big") + bytes(5000)), client.messages(1, ONE))
     events = wire.read_however_cut(said.said, (33,))
@@ -326,11 +329,11 @@ def test_a_field_that_is_named_again_is_not_held_again() -> None:
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
-    state = json.loads(grpc.Reader().snapshot())
+    state = json.loads(GrpcReader().snapshot())
     for version, changed in (({"version": 0}, {}), ({}, {"version": 0})):
         told = json.dumps({**state, **version, "http2": {**state["http2"], **changed}})
         with pytest.raises(StateVersionError):
-            grpc.Reader(snapshot=told)
+            GrpcReader(snapshot=told)
 
 
 def test_the_path_of_a_call_that_began_earlier(wire: Any) -> None:
@@ -449,7 +452,7 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "small_limits":
             for module in (spans, reader, grpc):
                 patch.setattr(module, "UNDECODABLE_BYTES", 40)
-            patch.setattr(grpc, "HELD_BYTES", 60)
+            patch.setattr(grpc_reader, "HELD_BYTES", 60)
             patch.setattr(reader, "MAX_STREAMS", 1)
             patch.setattr(reader, "MAX_RESET", 0)
             patch.setattr(reader, "MAX_BLOCK_BYTES", 100)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.grpc_log import (
     MAX_CALLS,
     Address,

@@ -6,10 +6,9 @@ were cut, are its content; first and last are marked.
 
 - A compressed message is inflated when it is whole. Of all calls together HELD_BYTES are held at most; the message that
   would be beyond isn't inflated.
-- A message that lacks bytes, or can't be inflated, ends by a part with a `fault`. What follows of it is told as bytes.
+- A message that lacks bytes, or can't be inflated, ends by a part with a `fault`. Its other bytes are `Undecodable`.
 - Where it isn't known what a call's next byte is (the capture began within it, bytes are missing, a prefix is none),
-  a message is looked for in the content of each DATA frame, once all of it came: one with the magic of a coding, or
-  with a field that fills it, or with a few that do and are all there; at its end ends the frame, or another one begins.
+  a message is looked for in the content of each DATA frame, once all of it came (search.py).
 - A call whose request headers weren't read has the path that all others of its connection have, if there is one.
 - What one side sends after the other has reset the call was on its way, and is read.
 """
@@ -17,245 +16,44 @@ were cut, are its content; first and last are marked.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
 from wirehouse_codecs.hiero.wire import compression
+from wirehouse_codecs.hiero.wire.grpc.events import (
+    PREFIX_BYTES,
+    Answered,
+    Closed,
+    Event,
+    HalfClosed,
+    How,
+    MessagePart,
+    Metadata,
+    Opened,
+    Reset,
+    Trailers,
+    metadata_of,
+)
+from wirehouse_codecs.hiero.wire.grpc.inbound import UNKNOWN_ENCODING, Inbound
+from wirehouse_codecs.hiero.wire.grpc.search import first_message
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2.reader import Reader as Http2Reader
-from wirehouse_codecs.hiero.wire.protobuf import Malformed, WireType, read_varint
-from wirehouse_codecs.hiero.wire.spans import (
-    UNDECODABLE_BYTES,
-    Content,
-    Passed,
-    Run,
-    Undecodable,
-    from_text,
-    run_of,
-    to_text,
-)
+from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Content, Passed, Run, Undecodable, run_of
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
 READER_VERSION: Final = 1
-PREFIX_BYTES: Final = 5
 #: Compressed bytes of unfinished messages of a connection.
 HELD_BYTES: Final = 6 << 20
 #: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
 MOST_PATHS: Final = 2
-#: Values of these don't leave here.
-SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
-WITHHELD: Final = "(withheld)"
-#: Of a call whose header fields weren't all read, which may have named one.
-UNKNOWN_ENCODING: Final = "?"
-
-Metadata = tuple[tuple[str, str], ...]
-#: Where a message may begin: flag, a length of 2 to 2^27 - 1, and the tag of a first field, or a magic.
-_CANDIDATE: Final = re.compile(
-    rb"(?=\x00(?!\x00{3}[\x00\x01])[\x00-\x07].{3}[\x08-\x7f]"
-    rb"|\x01[\x00-\x07].{3}(?:" + b"|".join(re.escape(magic) for magic, _ in compression.MAGIC) + b"))",
-    re.DOTALL,
-)
-
-
-class How(StrEnum):
-    """How a call is no longer known."""
-
-    ENDED = "ended"
-    #: There were too many others.
-    FORGOTTEN = "forgotten"
-    #: Its connection ended.
-    CLOSED = "closed"
-    #: The capture did.
-    CAPTURE_END = "capture_end"
-
-
-class Opened(NamedTuple):
-    """A call begins, or the capture of it: then it is told again should its headers come after what the server says."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    call: int
-    path: str | None
-    #: The path is that of other calls.
-    path_inferred: bool
-    metadata: Metadata
-
-
-class Answered(NamedTuple):
-    """The server's headers."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    call: int
-    metadata: Metadata
-
-
-class MessagePart(NamedTuple):
-    """The next bytes of a message."""
-
-    direction: Direction
-    #: Of the last of these bytes.
-    place: Place
-    #: From the first byte of the prefix to the last of these: positions of the direction, in which frame headers and
-    #: bytes of other calls may lie between.
-    byte_start: int
-    byte_end: int
-    call: int
-    #: As announced, before inflating.
-    length: int
-    #: How it was compressed; None = it wasn't.
-    encoding: str | None
-    #: Inflated, unless there is a fault.
-    data: bytes | memoryview
-    first: bool
-    last: bool
-    #: Why the message isn't whole. Of a compressed one `data` is then what was sent.
-    fault: str | None = None
-    #: When its prefix had arrived; 0: with the rest.
-    begun_ns: int = 0
-
-
-class HalfClosed(NamedTuple):
-    """One side has sent its last message."""
-
-    direction: Direction
-    place: Place
-    byte_end: int
-    call: int
-
-
-class Trailers(NamedTuple):
-    """The status that ends a call."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    call: int
-    #: None = there is none, or it wasn't read.
-    status: int | None
-    message: str
-    metadata: Metadata
-
-
-class Reset(NamedTuple):
-    """One side ends the call at once; `code` is an error code of HTTP/2, 8 = cancelled, None = it wasn't captured."""
-
-    direction: Direction
-    place: Place
-    byte_start: int
-    byte_end: int
-    call: int
-    code: int | None
-
-
-class Closed(NamedTuple):
-    """Nothing more is told of a call."""
-
-    place: Place
-    call: int
-    how: How
-    #: Who closed the connection, where that is known.
-    by: Direction | None = None
-
-
-class Missed(NamedTuple):
-    """Messages of a call are missing, as a log says."""
-
-    place: Place
-    call: int
-
-
-Event = (
-    Opened
-    | Answered
-    | MessagePart
-    | HalfClosed
-    | Trailers
-    | Reset
-    | Closed
-    | Missed
-    | http2.GoAway
-    | http2.Lost
-    | http2.Placed
-    | Undecodable
-)
-
-
-def message(data: bytes, encoding: str | None = None) -> bytes:
-    """A message as a call sends it. KeyError for an encoding that isn't known."""
-    if encoding is not None:
-        data = compression.compress(data, encoding)
-    return bytes([encoding is not None]) + len(data).to_bytes(4, "big") + data
-
-
-def metadata_of(fields: Iterable[tuple[bytes, bytes]]) -> Metadata:
-    """Header fields as text; what is no UTF-8 stands as escapes."""
-    return tuple(_text_of(name, value) for name, value in fields)
-
-
-@lru_cache(256)
-def _text_of(name: bytes, value: bytes) -> tuple[str, str]:
-    """A field as text. A byte on the wire may stand for one of the dynamic table: all that it names share one text."""
-    known = name.decode("utf-8", "backslashreplace")
-    return known, WITHHELD if known.lower() in SECRET_NAMES else value.decode("utf-8", "backslashreplace")
-
-
-@dataclass(slots=True)
-class _Inbound:
-    """What one side sends in a call."""
-
-    passed: Passed
-    #: The coding of its compressed messages.
-    encoding: str | None = None
-    #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
-    searching: bool = False
-    hopeless: bool = False
-    #: Of the message being read: what there is of its prefix, where that begins, its length, what is left of it, and
-    #: when the prefix had arrived.
-    prefix: bytes = b""
-    start: int = 0
-    length: int = 0
-    left: int = 0
-    begun_ns: int = 0
-    #: A part of it was given; why it will have no more.
-    begun: bool = False
-    fault: str = ""
-    #: Compressed content.
-    held: bytearray | None = None
-    #: Position after the last byte that was taken.
-    end: int = 0
-
-    @property
-    def irregular(self) -> bool:
-        """Frames matter: something is looked for in them, or passed over."""
-        return self.searching or bool(self.fault) or bool(self.passed.data)
-
-    @property
-    def begun_at(self) -> list[int]:
-        """Where the message that is being read begins, and what is passed over or looked at."""
-        return [self.start] * bool(self.left or self.prefix) + [self.passed.start] * bool(self.passed.data)
-
-    def reset(self) -> None:
-        """No message is being read."""
-        self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
-
 
 #: A call by what its sides send, and what they say in it.
-_Call = dict[Direction, _Inbound]
+_Call = dict[Direction, Inbound]
 _Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
 
 
@@ -368,7 +166,7 @@ class Reader:
 
     # Calls
 
-    def _inbound(self, number: int, direction: Direction, event: _Saying, events: list[Event]) -> _Inbound:
+    def _inbound(self, number: int, direction: Direction, event: _Saying, events: list[Event]) -> Inbound:
         """What a side sends in a call. Of one whose headers weren't seen nothing is known."""
         call = self._calls.get(number)
         if call is None:
@@ -378,7 +176,7 @@ class Reader:
             events.append(Opened(direction, place, at, at, number, path, path is not None, ()))
         inbound = call.get(direction)
         if inbound is None:
-            inbound = call[direction] = _Inbound(Passed(direction, number), UNKNOWN_ENCODING, searching=True)
+            inbound = call[direction] = Inbound(Passed(direction, number), UNKNOWN_ENCODING, searching=True)
         self._placed[direction].add(number)
         return inbound
 
@@ -404,7 +202,7 @@ class Reader:
         self._stop(number, inbound, place, "headers come within it", events)
         encoding = dict(metadata).get("grpc-encoding", None if event.complete else UNKNOWN_ENCODING)
         encoding = None if encoding == compression.IDENTITY else encoding
-        self._calls[number][direction] = _Inbound(Passed(direction, number), encoding, end=event.byte_end)
+        self._calls[number][direction] = Inbound(Passed(direction, number), encoding, end=event.byte_end)
         if event.end_stream:
             self._half_close(number, self._calls[number][direction], place, events)
 
@@ -421,7 +219,7 @@ class Reader:
     def _likely_path(self) -> str | None:
         return self._paths[0] if len(self._paths) == 1 else None
 
-    def _half_close(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+    def _half_close(self, number: int, inbound: Inbound, place: Place, events: list[Event]) -> None:
         self._stop(number, inbound, place, "the call ends within it", events)
         events.append(HalfClosed(inbound.passed.direction, place, inbound.end, number))
 
@@ -471,7 +269,7 @@ class Reader:
             inbound.searching = True
         placed.clear()
 
-    def _stop(self, number: int, inbound: _Inbound, place: Place, reason: str, events: list[Event]) -> None:
+    def _stop(self, number: int, inbound: Inbound, place: Place, reason: str, events: list[Event]) -> None:
         """Nothing follows on what was taken: a message that was begun isn't whole."""
         self._end_frame(number, inbound, place, events)
         if inbound.prefix:
@@ -484,7 +282,7 @@ class Reader:
 
     # Messages
 
-    def _read(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> None:
+    def _read(self, number: int, inbound: Inbound, run: Run, at: int, end: int, events: list[Event]) -> None:
         """Take content of a call."""
         while at < end:
             if inbound.searching:
@@ -502,7 +300,7 @@ class Reader:
         inbound.end = run.start + end
 
     def _read_message(
-        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+        self, number: int, inbound: Inbound, run: Run | Content, at: int, end: int, events: list[Event]
     ) -> int:
         """Take the prefix of a message, content, or both; the position after it."""
         if inbound.left:
@@ -510,7 +308,7 @@ class Reader:
         return self._take_prefix(number, inbound, run, at, end, events)
 
     def _take_prefix(
-        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+        self, number: int, inbound: Inbound, run: Run | Content, at: int, end: int, events: list[Event]
     ) -> int:
         if not inbound.prefix:
             inbound.start = run.start_of(at)
@@ -538,7 +336,7 @@ class Reader:
         return at
 
     def _take_content(
-        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+        self, number: int, inbound: Inbound, run: Run | Content, at: int, end: int, events: list[Event]
     ) -> int:
         taken = min(inbound.left, end - at)
         if inbound.held is not None:
@@ -561,7 +359,7 @@ class Reader:
         return at
 
     def _give(
-        self, number: int, inbound: _Inbound, place: Place, byte_end: int, data: memoryview, events: list[Event]
+        self, number: int, inbound: Inbound, place: Place, byte_end: int, data: memoryview, events: list[Event]
     ) -> None:
         """The next part of a message that isn't compressed."""
         first, last = not inbound.begun, not inbound.left
@@ -569,7 +367,7 @@ class Reader:
         events.append(MessagePart(*span, None, data, first, last, None, inbound.begun_ns))
         inbound.begun = not last
 
-    def _inflate(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+    def _inflate(self, number: int, inbound: Inbound, place: Place, events: list[Event]) -> None:
         """A compressed message is whole."""
         assert inbound.held is not None
         data, encoding = bytes(inbound.held), inbound.encoding
@@ -590,7 +388,7 @@ class Reader:
             events.append(MessagePart(*span, piece, not piece_number, last, None, inbound.begun_ns))
         inbound.reset()
 
-    def _fail(self, number: int, inbound: _Inbound, place: Place, fault: str, events: list[Event]) -> None:
+    def _fail(self, number: int, inbound: Inbound, place: Place, fault: str, events: list[Event]) -> None:
         """The message will not be whole; what is left of it is passed over."""
         if inbound.fault:
             return
@@ -604,14 +402,14 @@ class Reader:
         if not inbound.left:
             inbound.reset()
 
-    def _release(self, inbound: _Inbound) -> None:
+    def _release(self, inbound: Inbound) -> None:
         assert inbound.held is not None
         self._held_bytes -= len(inbound.held)
         inbound.held = None
 
     # Looking for messages
 
-    def _seek(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
+    def _seek(self, number: int, inbound: Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
         """Collect content in which a message may begin."""
         passed = inbound.passed
         if inbound.hopeless:
@@ -626,11 +424,11 @@ class Reader:
             self._settle(number, inbound, run.place_of(run.start + at), events)
         return at
 
-    def _settle(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+    def _settle(self, number: int, inbound: Inbound, place: Place, events: list[Event]) -> None:
         """Look for a message in what was collected, and read on from there."""
         passed = inbound.passed
         data, start = bytes(passed.data), passed.start
-        offset = _first_message(data, self._limit)
+        offset = first_message(data, self._limit)
         if offset is None:
             events += passed.flush(place)
             return
@@ -646,7 +444,7 @@ class Reader:
             events,
         )
 
-    def _end_frame(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+    def _end_frame(self, number: int, inbound: Inbound, place: Place, events: list[Event]) -> None:
         """The content of a DATA frame ends here: what was collected of it is judged."""
         if inbound.searching and not inbound.hopeless:
             self._settle(number, inbound, place, events)
@@ -658,7 +456,7 @@ class Reader:
     def snapshot(self) -> str:
         """The state as JSON: a reader that is given it goes on as this one."""
         calls = [
-            [number, {direction: _inbound_to_json(inbound) for direction, inbound in call.items()}]
+            [number, {direction: inbound.to_json() for direction, inbound in call.items()}]
             for number, call in self._calls.items()
         ]
         state = {"version": READER_VERSION, "http2": self._http2.snapshot(), "calls": calls, "paths": self._paths}
@@ -668,7 +466,7 @@ class Reader:
         self._paths = list(state["paths"])
         for number, call in state["calls"]:
             self._calls[number] = {
-                Direction(direction): _inbound_from_json(inbound, number, Direction(direction))
+                Direction(direction): Inbound.from_json(inbound, number, Direction(direction))
                 for direction, inbound in call.items()
             }
         for direction, placed in self._placed.items():
@@ -694,84 +492,3 @@ def _status_of(metadata: Metadata) -> tuple[int | None, str]:
     status = fields.get("grpc-status", "")
     known = status.isascii() and status.isdigit() and len(status) < 10
     return int(status) if known else None, unquote(fields.get("grpc-message", ""), errors="backslashreplace")
-
-
-# Looking for messages
-
-
-def _first_message(data: bytes, limit: int) -> int | None:
-    """Where the first credible message begins in the content of a frame."""
-    starts = (found.start() for found in _CANDIDATE.finditer(data))
-    return next((at for at in starts if _is_message(data, at, limit)), None)
-
-
-def _is_message(data: bytes, at: int, limit: int) -> bool:
-    """Whether a message begins at `at`: one with a single field, as most of these have, or a few; then another one."""
-    begin = at + PREFIX_BYTES
-    end = begin + int.from_bytes(data[at + 1 : begin], "big")
-    if end - begin > limit:
-        return False
-    if not data[at]:
-        number, reached = _walk(data, begin, end)
-        if reached != end or (number > 1 and end > len(data)):
-            return False
-    elif not compression.is_begun(data[begin : min(end, begin + compression.PROBED_BYTES)]):
-        return False
-    following = data[end : end + PREFIX_BYTES]
-    return not following or (following[0] <= 1 and int.from_bytes(following[1:], "big") <= limit)
-
-
-def _walk(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """How many fields of Protocol Buffers stand before `end`, and where the last one ends: there, if they are that."""
-    for number in range(1, _JUDGED_FIELDS + 1):
-        key, at = _varint(data, at)
-        wire_type = key & 7
-        if wire_type == WireType.LEN:
-            size, at = _varint(data, at)
-            at += size
-        elif wire_type == WireType.VARINT:
-            _, at = _varint(data, at)
-        else:
-            at = at + _FIXED[wire_type] if wire_type in _FIXED else _BEYOND
-        if at >= end or at > len(data) or not key >> 3:
-            return number, at if key >> 3 else _BEYOND
-    return _JUDGED_FIELDS, at
-
-
-_JUDGED_FIELDS: Final = 16
-_FIXED: Final[Mapping[int, int]] = {WireType.I64: 8, WireType.I32: 4}
-#: Behind any end.
-_BEYOND: Final = 1 << 64
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the position after it, which is beyond any end where there is none."""
-    try:
-        return read_varint(data, at, len(data))
-    except Malformed:
-        return 0, _BEYOND
-
-
-#: What of a side carried state holds as it is.
-_PLAIN: Final = (
-    *("encoding", "searching", "hopeless", "start", "length", "left", "begun_ns", "begun", "fault", "end"),
-)
-
-
-def _inbound_to_json(inbound: _Inbound) -> dict[str, Any]:
-    return {
-        **{name: getattr(inbound, name) for name in _PLAIN},
-        "prefix": to_text(inbound.prefix),
-        "held": None if inbound.held is None else to_text(inbound.held),
-        "passed": inbound.passed.to_json(),
-    }
-
-
-def _inbound_from_json(state: Mapping[str, Any], number: int, direction: Direction) -> _Inbound:
-    inbound = _Inbound(Passed(direction, number))
-    for name in _PLAIN:
-        setattr(inbound, name, state[name])
-    inbound.prefix = from_text(state["prefix"])
-    inbound.held = None if state["held"] is None else bytearray(from_text(state["held"]))
-    inbound.passed.restore(state["passed"])
-    return inbound
