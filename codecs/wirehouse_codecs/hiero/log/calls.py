@@ -1,4 +1,7 @@
-"""Calls of a block node as rows of the log, from the events of grpc.py or grpc_log.py.
+"""Calls of a block node as rows of the log, from the events of a gRPC reader (grpc/events.py).
+
+`Calls` follows each call from where it opens to where it ends: which method it is, what its messages mean to its
+session, and what is missing of it. call_blocks.py has the blocks that come in sets, call_rows.py how rows are made.
 
 A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
 place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
@@ -8,37 +11,33 @@ bytes that are no message, `violation` for each broken rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.log.call_blocks import CallBlocks, hashes_of, number_of
+from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID, CallRows
 from wirehouse_codecs.hiero.log.rows import (
-    BLOCK,
-    CALL,
     CLOSED,
     COUNTED,
     MISSED,
     MOST_CHARACTERS,
     OPENED,
-    block_content,
     message_content,
 )
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
-from wirehouse_codecs.hiero.rules import RULE, RULES
-from wirehouse_codecs.hiero.session.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.hiero.session.call_state import ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
 from wirehouse_codecs.hiero.session.publishing import ANSWERS, Input
 from wirehouse_codecs.hiero.session.querying import QueryInput
 from wirehouse_codecs.hiero.session.session import input_of, said_of
 from wirehouse_codecs.hiero.session.steps import Found, Said
 from wirehouse_codecs.hiero.session.subscribing import Subscription, SubscriptionInput
-from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
-from wirehouse_codecs.hiero.wire.hashes import settle
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.items.cutting import Items, cut
-from wirehouse_codecs.hiero.wire.items.decoded import with_footer
-from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber, item_name
+from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.hiero.wire.messages import (
     KIND_OF,
     BlockEnd,
@@ -51,16 +50,13 @@ from wirehouse_codecs.hiero.wire.messages import (
 )
 from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.wire.spans import Undecodable
-from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Log, Where
+from wirehouse_codecs.logs.rows import Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Connection
 
-#: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
-BODIES_BYTES: Final = 1 << 20
 #: An item that is larger isn't held until it is whole: of such a one only number and size are told.
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
-CORRELATION_ID: Final = "hiero-correlation-id"
 #: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
 _ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
@@ -71,7 +67,6 @@ _SUBSCRIPTION_ENDS: Final = {
     **dict.fromkeys((Input.CANCEL, Input.DISCONNECT), SubscriptionInput.SUBSCRIBER_ENDS),
     **dict.fromkeys((Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT), SubscriptionInput.NODE_ENDS),
 }
-_ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
 def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
@@ -84,7 +79,7 @@ def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
 
 
 class Calls:
-    """The calls of one connection, or of one gRPC log, as rows. It takes the events of grpc.py in their order."""
+    """The calls of one connection, or of one gRPC log, as rows. It takes events in their order."""
 
     def __init__(
         self,
@@ -95,20 +90,21 @@ class Calls:
         client: str | None,
         connection: Connection | None = None,
     ) -> None:
-        self._log, self._options, self._connection = log, options, connection
-        self._node, self._port, self._client = node, port, client
+        self._options, self._connection, self._port = options, connection, port
+        self._rows = CallRows(log, node, client, connection)
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
         late = connection is not None and connection.began_before_capture
         self._lost = set(Direction) if late else set()
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
+        self._blocks = CallBlocks(self._rows, self._rpcs)
         #: Where nobody knows which side sent first what came.
         self._doubted: Place | None = None
         self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
 
     def take(self, events: Iterable[grpc.Event]) -> None:
-        """What a reader tells."""
+        """What a reader reports."""
         for event in events:
             match event:
                 case grpc.MessagePart():
@@ -137,12 +133,12 @@ class Calls:
         metadata = dict(event.metadata[:MOST_METADATA])
         # Without any header fields the call began before the capture, or they are lost. If the node was heard before
         # the request, messages of it may be missing.
-        late = not metadata or event.call in self._rpcs or bool(self._uncaptured) or event.place == self._doubted
+        late = not metadata or event.call in self._rpcs or bool(self._rows.uncaptured) or event.place == self._doubted
         rpc = Rpc(event.call, event.place, late=late)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
         rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
-        rpc.publisher = publisher_of(metadata, self._client)
+        rpc.publisher = publisher_of(metadata, self._rows.client)
         method = None if rpc.path is None else method_of(rpc.path)
         if method is not None:
             rpc.profile, rpc.sure = profile_of(method.package, self._options.forced), True
@@ -154,28 +150,8 @@ class Calls:
             elif self._port in self._options.subscribe_ports:
                 rpc.begin(Service.SUBSCRIBE, self._options)
         where = Where(event.direction, event.byte_start, event.byte_end)
-        told = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._is_late(where)}
-        self._call_row(rpc, event.place, where, told)
-
-    def _call_row(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
-        known = {
-            "profile": rpc.profile.name,
-            "path_inferred": rpc.path_inferred,
-            "correlation_id": rpc.metadata.get(CORRELATION_ID),
-            "partial": rpc.partial,
-            "opened_at_ns": rpc.opened_ns,
-        }
-        self._log.add(CALL, place, where, **self._about(rpc), call_event=known | told)
-
-    def _about(self, rpc: Rpc) -> dict[str, Any]:
-        return {
-            "call": f"{(self._log.connection_id or b'').hex()}/{rpc.number}",
-            "service": None if rpc.service is None else rpc.service.value,
-            "path": rpc.path,
-            "node": self._node or rpc.metadata.get(":authority"),
-            "client": self._client,
-            "publisher": rpc.publisher if rpc.service in (None, Service.PUBLISH) else None,
-        }
+        told = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._rows.is_late(where)}
+        self._rows.call(rpc, event.place, where, told)
 
     def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
         """What a call does whose path can't be read, by its first message that tells."""
@@ -222,11 +198,11 @@ class Calls:
             self._end_subscription(rpc, said, place, event)
         elif rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
-                self._end_block(rpc, place, "call")
+                self._blocks.end(rpc, place, "call")
             assert rpc.session is not None
             _, found = self._hear(rpc, Said(said, place.arrived_at_ns), _where_of(event))
             for one in found:
-                self._find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
+                self._rows.find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
 
     def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
         ends = _SUBSCRIPTION_ENDS.get(said)
@@ -235,7 +211,7 @@ class Calls:
         if ends is not None and not refused:
             _, found = self._hear(rpc, Said(ends, place.arrived_at_ns))
             for one in found:
-                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
+                self._rows.find(one.rule.name, one.message, place, _where_of(event), rpc)
 
     def _close(self, event: grpc.Closed) -> None:
         rpc = self._rpcs.get(event.call)
@@ -249,7 +225,7 @@ class Calls:
         del self._rpcs[event.call]
         for direction in Direction:
             self._drop(rpc, direction, event.place, "the call ends within it")
-        self._end_block(rpc, event.place, "call")
+        self._blocks.end(rpc, event.place, "call")
         self._end_call(rpc, event, event.how.value)
 
     def _go_away(self, event: http2.GoAway) -> None:
@@ -279,20 +255,18 @@ class Calls:
             "status_message": rpc.status_message,
             "reset_by": rpc.reset_by,
             "reset_code": rpc.reset_code,
-            "late": self._is_late(_where_of(event)),
+            "late": self._rows.is_late(_where_of(event)),
         } | {name: rpc.counts[name] for name in COUNTED}
-        self._call_row(rpc, place, None, told)
+        self._rows.call(rpc, place, None, told)
 
     # Bytes that are no message
 
     def _undecodable(self, event: Undecodable) -> None:
         where = Where(event.direction, event.byte_start, event.byte_end)
-        finding = {"rule": None, "severity": None, "message": event.reason}
         rpc = None if event.call is None else self._rpcs.get(event.call)
-        about = {} if rpc is None else self._about(rpc)
         # Without a call they may hold header fields, and with them secrets.
         raw = event.data if event.call is not None else None
-        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **about)
+        self._rows.quarantine(event.place, where, event.reason, raw, rpc)
         if rpc is not None:
             self._miss(rpc, event.place)
 
@@ -322,7 +296,7 @@ class Calls:
         rpc.late = True
         if rpc.missed_ns != place.arrived_at_ns:
             rpc.missed_ns = place.arrived_at_ns
-            self._call_row(rpc, place, None, {"event": MISSED, "partial": True})
+            self._rows.call(rpc, place, None, {"event": MISSED, "partial": True})
         if rpc.session is not None:
             rpc.session.miss()
         if rpc.block is not None:
@@ -338,8 +312,7 @@ class Calls:
         start = None if carried is None else carried.byte_start
         raw = (b"" if held is None else held.whole or held.raw) + data
         where = None if start is None else Where(direction, start, start)
-        finding = {"rule": None, "severity": None, "message": reason}
-        self._log.add(QUARANTINE, place, where, finding=finding, raw=raw, **self._about(rpc))
+        self._rows.quarantine(place, where, reason, raw, rpc)
 
     # Messages
 
@@ -389,8 +362,7 @@ class Calls:
         held = self._assembly.drop((event.call, event.direction))
         rpc.sets.pop(event.direction, None)
         raw = (b"" if held is None else held.raw) + bytes(event.data)
-        finding = {"rule": None, "severity": None, "message": f"a message isn't whole: {event.fault}"}
-        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **self._about(rpc))
+        self._rows.quarantine(event.place, where, f"a message isn't whole: {event.fault}", raw, rpc)
         self._miss(rpc, event.place)
 
     def _whole(self, rpc: Rpc, event: grpc.MessagePart, data: bytes, where: Where) -> None:
@@ -409,11 +381,9 @@ class Calls:
             rule, reason = broken[0]
             # After missing bytes a message may have been taken to begin where none does.
             is_framed = self._is_framed(rpc, direction)
-            named = RULE[rule].id if is_framed else None
-            finding = {"rule": named, "severity": None, "message": reason}
-            self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
+            self._rows.quarantine(place, where, reason, data, rpc, RULE[rule].id if is_framed else None)
             if is_framed:
-                self._find(rule, reason, place, where, rpc)
+                self._rows.find(rule, reason, place, where, rpc)
             self._miss(rpc, place)
             return
         if isinstance(message, BlockItems):
@@ -430,7 +400,7 @@ class Calls:
             content["meaning"], ignored, said = None, "the version of the API isn't known", None
             self._miss(rpc, place)
         if isinstance(message, BlockEnd):
-            broken += self._end_block(rpc, place, "block_end")
+            broken += self._blocks.end(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
             ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile), where)
             broken += [(one.rule.name, one.message) for one in found]
@@ -440,36 +410,20 @@ class Calls:
                 about = rpc.session.memory.header
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
         raw = data if isinstance(message, Unread) else None
-        self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
-        self._find_first(broken, place, where, rpc, number if about is None else about)
-
-    def _row(
-        self,
-        rpc: Rpc,
-        event: grpc.MessagePart,
-        where: Where,
-        content: dict[str, Any],
-        raw: bytes | bytearray | None,
-        number: int | None,
-    ) -> None:
-        """The row of a message, or of the last part of one."""
-        rpc.counts["messages"] += 1
-        rpc.counts["message_bytes"] += event.length
-        told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
-        told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self._received(where)}
-        told["late"] = self._is_late(where)
-        about = self._about(rpc)
-        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
+        self._rows.message(
+            rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number
+        )
+        self._rows.find_first(broken, place, where, rpc, number if about is None else about)
 
     def _early_part(self, rpc: Rpc, part: Part) -> None:
         """A part of a message that goes on: it stands where the message before it ended."""
         direction = part.key[1]
         carried = rpc.sets[direction]
         told = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
-        told |= self._part_content(rpc, carried, part.number, last=False)
+        told |= self._blocks.part_content(rpc, carried, part.number, last=False)
         where = Where(direction, carried.byte_start, carried.byte_start)
-        number = _number(rpc)
-        self._log.add(MESSAGE, rpc.place, where, **self._about(rpc), block_number=number, message=told, raw=part.raw)
+        number = number_of(rpc)
+        self._rows.part(rpc, where, told, part.raw, number)
 
     def _last_part(self, rpc: Rpc, event: grpc.MessagePart, part: Part, where: Where) -> None:
         carried = rpc.sets[event.direction]
@@ -479,15 +433,7 @@ class Calls:
                 carried.broken.append(["malformed_message", part.reason])
             self._tell_set(rpc, event, where, carried, part.raw, content)
             return
-        self._row(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
-
-    def _part_content(self, rpc: Rpc, carried: ComingSet, number: int, *, last: bool) -> dict[str, Any]:
-        old = rpc.block is not None and is_old(rpc.block.builder.header)
-        counts = {item_name(kind, old=old): count for kind, count in sorted(carried.part_counts.items())}
-        told = {"part": number, "last": last, "item_counts": sorted(counts.items())}
-        told |= {"items": sum(carried.part_counts.values()), "item_bytes": carried.part_bytes}
-        carried.part_counts, carried.part_bytes = {}, 0
-        return told
+        self._rows.message(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
 
     def _tell_set(
         self,
@@ -501,14 +447,14 @@ class Calls:
         """The row of a set of items, and what it means to its call."""
         place, block = event.place, rpc.block
         content = {"kind": "block_items"} | content
-        content |= self._part_content(rpc, carried, content.get("part", 0), last=True)
+        content |= self._blocks.part_content(rpc, carried, content.get("part", 0), last=True)
         content |= {"header": carried.header, "proof": carried.proof}
         content["unknown_fields"] = (content.get("unknown_fields") or 0) + carried.unknown_fields or None
-        number = _number(rpc)
+        number = number_of(rpc)
         broken = [(rule, reason) for rule, reason in carried.broken]
         if block is not None:
             block.messages += 1
-            content |= _hashes(block.builder, carried)
+            content |= hashes_of(block.builder, carried)
         ignored = None
         rpc.counts["headers"] += carried.headers
         rpc.counts["proofs"] += carried.proof is not None
@@ -518,9 +464,9 @@ class Calls:
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
         if carried.proof is not None and not rpc.profile.block_end:
-            broken += self._end_block(rpc, place, "proof")
-        self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
-        self._find_first(broken, place, where, rpc, number)
+            broken += self._blocks.end(rpc, place, "proof")
+        self._rows.message(rpc, event, where, content | {"ignored": ignored}, raw, number)
+        self._rows.find_first(broken, place, where, rpc, number)
         rpc.sets.pop(event.direction, None)
         if any(rule == "malformed_message" for rule, _ in broken):
             # What couldn't be read is missing.
@@ -528,88 +474,19 @@ class Calls:
 
     def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
-        carried = rpc.sets[direction]
-        items = with_footer(items)
-        for block_items in split(items) if len(items) else [items]:
-            begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
-            if begins and carried.counts:
-                carried.broken.append(["structure", "a set holds items of two blocks"])
-            if begins or rpc.block is None:
-                if rpc.block is not None:
-                    carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
-                is_known = self._is_framed(rpc, direction) and not rpc.ended
-                rpc.block = ComingBlock(at_ns, judged=begins or is_known)
-            self._count(carried, block_items, begins)
-            block = rpc.block
-            block.builder.add(block_items)
-            if begins:
-                carried.last_header = _number(rpc)
-            if begins and carried.header is None:
-                carried.header = carried.last_header
-            if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
-                proof = block.builder.proof
-                carried.proof = None if proof is None else proof.block
-            if block.judged:
-                fresh = block.builder.broken[block.told :]
-                carried.broken += [[one.rule.name, one.reason] for one in fresh]
-            block.told = len(block.builder.broken)
-            if begins or carried.proof is not None:
-                self._bound_bodies()
+        is_known = self._is_framed(rpc, direction) and not rpc.ended
+        self._blocks.add_items(rpc, rpc.sets[direction], items, at_ns, is_known=is_known)
 
-    def _count(self, carried: ComingSet, items: Items, begins: bool) -> None:
-        for kind, count in items.counts.items():
-            for counts in (carried.counts, carried.part_counts):
-                key = kind if kind in counts or len(counts) < MOST_METADATA else -1
-                counts[key] = counts.get(key, 0) + count
-        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
-        carried.headers += begins
-        carried.unknown_fields += items.unknown_fields
-
-    def _bound_bodies(self) -> None:
-        """Let go of the block that holds most, if all hold too much."""
-        while True:
-            held = [(rpc.block.builder.held_bytes, rpc) for rpc in self._rpcs.values() if rpc.block is not None]
-            if sum(size for size, _ in held) <= BODIES_BYTES:
-                return
-            largest = max(held, key=lambda entry: (entry[0], entry[1].number))[1]
-            largest.block = ComingBlock(largest.opened_ns, judged=False)
-
-    # Blocks
-
-    def _end_block(self, rpc: Rpc, place: Place, ended_by: str) -> list[tuple[str, str]]:
-        """The block is over: its row, and what it breaks as a whole."""
-        block, rpc.block = rpc.block, None
-        if block is None:
-            return []
-        built = block.builder.finish()
-        if not built.counts:
-            return []
-        told = block_content(built) | {
-            "ended_by": ended_by,
-            "first_at_ns": block.first_ns,
-            "messages": block.messages,
-        }
-        if not block.judged:
-            told |= {"roots_complete": False}
-            if any(proof.block != built.number for proof in built.proofs):
-                # It is the end of another block.
-                told |= {"previous_hash": None}
-        sender = Direction.SERVER if rpc.service is Service.SUBSCRIBE else Direction.CLIENT
-        self._log.add(BLOCK, place, direction=sender.value, **self._about(rpc), block_number=built.number, block=told)
-        if not block.judged:
-            return []
-        return [(one.rule.name, one.reason) for one in built.broken[block.told :]]
-
-    # Findings
+    # Sessions
 
     def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
-            received, late = self._received(where), bool(self._is_late(where))
+            received, late = self._rows.received(where), bool(self._rows.is_late(where))
             said = said._replace(byte_end=where.byte_end, received=received, late=late)
         ignored, found = rpc.session.receive(said)
-        missing = self._lost | self._uncaptured
+        missing = self._lost | self._rows.uncaptured
         if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
             # Each side's own messages are in order.
             rpc.session.miss()
@@ -619,39 +496,9 @@ class Calls:
             return ignored, found
         return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 
-    def _received(self, where: Where) -> int | None:
-        """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
-        if self._connection is None:
-            return None
-        return self._connection.peer_received(where.direction, where.byte_end)
-
-    def _is_late(self, where: Where | None) -> bool | None:
-        """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
-        if self._connection is None or where is None:
-            return None
-        return self._connection.sides(where.direction)[0].is_late(where.byte_end)
-
     def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
         """A side's messages on the call begin where they seem to: no bytes are missing since it began."""
         return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
-
-    @property
-    def _uncaptured(self) -> set[Direction]:
-        """Sides of which nothing was captured: they may have said anything."""
-        return set() if self._connection is None else set(self._connection.unheard_sides)
-
-    def _find_first(
-        self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
-    ) -> None:
-        """Of the rules that a message breaks the first counts."""
-        if broken:
-            rule, message = min(broken, key=lambda one: _ORDER[one[0]])
-            self._find(rule, message, place, where, rpc, number)
-
-    def _find(
-        self, rule: str, message: str, place: Place, where: Where | None, rpc: Rpc, number: int | None = None
-    ) -> None:
-        self._log.find(RULE[rule], message, place, where, **self._about(rpc), block_number=number)
 
     # Carried state
 
@@ -682,11 +529,6 @@ def _where_of(event: _Ending) -> Where | None:
     return Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
 
 
-def _number(rpc: Rpc) -> int | None:
-    header = None if rpc.block is None else rpc.block.builder.header
-    return None if header is None else header.number
-
-
 def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
     """What a set says to its call: its header, its proof, or that items go on."""
     kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
@@ -699,19 +541,3 @@ def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | Subscrip
         yield kinds.PROOF, carried.proof
     if not carried.headers and not proven:
         yield kinds.ITEMS, None
-
-
-def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
-    """What a set tells of the chain: hashes of its header, footer or proof, and the root once the block is proven."""
-    if not carried.headers and carried.proof is None and ItemNumber.BLOCK_FOOTER not in carried.counts:
-        return {}
-    if carried.proof is None:
-        header, footer = builder.header, builder.footer
-        previous = footer.previous_block_root_hash if footer is not None else None
-        return {"previous_hash": previous or (None if header is None else header.previous_block_hash)}
-    built = builder.finish()
-    root = settle(built.roots)
-    kind = None if built.proof is None or built.proof.kind is None else built.proof.kind.value
-    layout = None if root.layout is None else root.layout.value
-    hashes = {"previous_hash": built.previous_hash, "block_root": root.root, "root_layout": layout}
-    return hashes | {"proof_kind": kind}

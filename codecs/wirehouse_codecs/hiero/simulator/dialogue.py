@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from wirehouse_codecs.hiero.log.calls import CORRELATION_ID
+from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID
 from wirehouse_codecs.hiero.profiles import (
     BEHIND_CODE,
     DUPLICATE_CODE,

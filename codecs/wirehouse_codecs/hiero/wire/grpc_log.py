@@ -1,8 +1,8 @@
 """gRPC binary logs: files of `grpc.binarylog.v1.GrpcLogEntry` (grpc-proto, grpc/binlog/v1/binarylog.proto).
 
-`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports what they say in the events of grpc/events.py.
-Files have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes it, or a varint, as
-Java's does; the first entry shows which.
+`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports what they say in the events of
+grpc/events.py. Files have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes
+it, or a varint, as Java's does; the first entry shows which.
 """
 
 from __future__ import annotations

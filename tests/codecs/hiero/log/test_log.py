@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.support.block_nodes import C, Call, S, World, block
 from tests.support.landed import LATE_NS, carried, landed_file, read_log, segments
 from wirehouse_codecs.core.errors import StateVersionError
-from wirehouse_codecs.hiero.log import calls
-from wirehouse_codecs.hiero.log.calls import CORRELATION_ID, MOST_ITEM_BYTES, publisher_of
+from wirehouse_codecs.hiero.log import call_blocks
+from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID
+from wirehouse_codecs.hiero.log.calls import MOST_ITEM_BYTES, publisher_of
 from wirehouse_codecs.hiero.log.log import EntryLog, starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -296,7 +297,7 @@ def test_a_message_of_many_parts_passes_through() -> None:
 
 
 def test_headers_and_proofs_are_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "BODIES_BYTES", 2000)
+    monkeypatch.setattr(call_blocks, "BODIES_BYTES", 2000)
     world = World()
     call = world.publisher().header(121)
     for _ in range(20):

@@ -450,7 +450,7 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Those that are reached by little connections, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small_limits":
-            for module in (spans, reader, grpc):
+            for module in (spans, reader, grpc_reader):
                 patch.setattr(module, "UNDECODABLE_BYTES", 40)
             patch.setattr(grpc_reader, "HELD_BYTES", 60)
             patch.setattr(reader, "MAX_STREAMS", 1)
