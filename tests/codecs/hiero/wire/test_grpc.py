@@ -24,7 +24,7 @@ from wirehouse_codecs.hiero.wire import compression, spans
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.grpc import reader as grpc_reader
 from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
-from wirehouse_codecs.hiero.wire.http2 import reader
+from wirehouse_codecs.hiero.wire.http2 import header_blocks, reader, streams
 from wirehouse_codecs.hiero.wire.http2 import side as http2_side
 from wirehouse_codecs.hiero.wire.http2.frames import HEADER_BYTES
 from wirehouse_codecs.hiero.wire.spans import Undecodable
@@ -362,14 +362,14 @@ def test_the_path_of_a_call_that_began_earlier(wire: Any) -> None:
 def test_calls_are_bounded(wire: Any) -> None:
     client, _, said = opening(wire)
     said.say(C, client.data(1, grpc.message(ONE)[:9]))
-    for _ in range(reader.MAX_STREAMS):
+    for _ in range(streams.MAX_STREAMS):
         said.say(C, client.request(PATH)[1])
     events = wire.read(said.said)
     ends = [(one.call, one.how) for one in events if isinstance(one, grpc.Closed)]
     assert ends[0] == (1, grpc.How.FORGOTTEN)
     faults = [one.fault for one in events if isinstance(one, grpc.MessagePart)]
     assert faults == [None, "the call is forgotten within it"]
-    assert len(ends) == 1 + reader.MAX_STREAMS
+    assert len(ends) == 1 + streams.MAX_STREAMS
 
 
 @pytest.mark.property
@@ -453,9 +453,10 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
             for module in (spans, reader, grpc_reader):
                 patch.setattr(module, "UNDECODABLE_BYTES", 40)
             patch.setattr(grpc_reader, "HELD_BYTES", 60)
-            patch.setattr(reader, "MAX_STREAMS", 1)
-            patch.setattr(reader, "MAX_RESET", 0)
+            patch.setattr(streams, "MAX_STREAMS", 1)
+            patch.setattr(streams, "MAX_RESET", 0)
             patch.setattr(reader, "MAX_BLOCK_BYTES", 100)
+            patch.setattr(header_blocks, "MAX_BLOCK_BYTES", 100)
             patch.setattr(http2_side, "MAX_BLOCK_BYTES", 100)
         yield
 

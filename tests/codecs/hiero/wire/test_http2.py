@@ -23,7 +23,8 @@ from hyperframe.frame import (
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2.events import Block, Bodies, Body, Gone, Headers
-from wirehouse_codecs.hiero.wire.http2.reader import MAX_RESET, MAX_STREAMS, Reader
+from wirehouse_codecs.hiero.wire.http2.reader import Reader
+from wirehouse_codecs.hiero.wire.http2.streams import MAX_RESET, MAX_STREAMS
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole

@@ -8,9 +8,9 @@ blocks are read by hpack.
 Where RFC 9113 says "connection error", a reader of captures goes on:
 
 - A frame that can't be what it says is passed over as a whole. If its length is above what the other side allows, the
-  place is lost, and the next credible frame is looked for: where three headers follow each other (`CHAIN`), or a
-  preface. It costs a few looks at each byte. All that was passed over is told. What stands between such a frame and the
-  third header is told at the place of the latter.
+  place is lost, and the next credible frame is searched: where three headers follow each other (`CHAIN`), or a
+  preface. It costs a few looks at each byte. All that was passed over is reported. What stands between such a frame
+  and the third header is reported at the place of the latter.
 - A hole that begins behind the header of a frame and ends within it costs that frame alone: the next one begins where
   its length leads. Of a DATA frame content is missing. A header block that is cut has no fields, and what it did to
   HPACK's dynamic table isn't known. Any other hole loses the place.
@@ -19,21 +19,17 @@ Where RFC 9113 says "connection error", a reader of captures goes on:
   header block may be missing, or can't be read, all entries become earlier ones.
 - SETTINGS_MAX_FRAME_SIZE and SETTINGS_HEADER_TABLE_SIZE count once they were sent; a reader can't tell when they are
   applied, so the largest that was ever sent does. Where some may be missing, any size is allowed, within our limits.
-- Streams are known until both sides have ended them, at most MAX_STREAMS: then the one that was silent for longest is
-  forgotten. A reset ends what its sender has to say; what the other side had sent before it heard of it is read, of
-  the MAX_RESET streams that were reset last.
+- Streams are known until both sides have ended them; streams.py has the limits. Header blocks stand in
+  header_blocks.py.
 - HTTP/1.1 before a preface (h2c by Upgrade) is passed over as bytes that are no frame.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from hpack import HPACKError
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import (
     ContinuationFrame,
@@ -49,14 +45,10 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire import loops
 from wirehouse_codecs.hiero.wire.http2.events import (
-    Block,
     Bodies,
     Body,
     Event,
-    Fields,
     GoAway,
-    Gone,
-    Headers,
     Lost,
     Missing,
     Placed,
@@ -70,12 +62,10 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     CREDIBLE,
     CUT,
     DATA,
-    END_HEADERS,
     END_STREAM,
     FRAME_BYTES,
     HEADER,
     HEADER_BYTES,
-    HEADERS,
     MOST_FRAME_BYTES,
     PADDED,
     PREFACE,
@@ -88,13 +78,14 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     chain,
     is_update,
 )
+from wirehouse_codecs.hiero.wire.http2.header_blocks import begin_block, break_block, continue_block, cut_block
 from wirehouse_codecs.hiero.wire.http2.side import (
     MAX_BLOCK_BYTES,
     MAX_TABLE_BYTES,
-    UNKNOWN_NAME,
     Mode,
     Side,
 )
+from wirehouse_codecs.hiero.wire.http2.streams import Streams
 from wirehouse_codecs.hiero.wire.spans import (
     UNDECODABLE_BYTES,
     Run,
@@ -106,22 +97,10 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
 READER_VERSION: Final = 2
-MAX_STREAMS: Final = 256
-MAX_RESET: Final = 16
-#: Streams that have ended, and whose late frames are not taken for those of an unknown one.
-MAX_CLOSED: Final = 256
 #: Of so many bytes the DATA frames are looked for together, at most so many.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
-SIDES: Final = tuple(Direction)
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
-
-
-@dataclass(slots=True)
-class _Stream:
-    #: The client's first header block was seen.
-    requested: bool
-    ended: list[Direction] = field(default_factory=list)
 
 
 class Reader:
@@ -131,12 +110,8 @@ class Reader:
     """
 
     def __init__(self, *, started_late: bool = False, snapshot: Mapping[str, Any] | None = None) -> None:
-        self._sides = {direction: Side.begin(direction, started_late=started_late) for direction in SIDES}
-        self._streams: OrderedDict[int, _Stream] = OrderedDict()
-        #: Those of them that one side has reset.
-        self._reset: dict[int, None] = {}
-        self._closed: deque[int] = deque(maxlen=MAX_CLOSED)
-        self._highest = 0
+        self._sides = {direction: Side.begin(direction, started_late=started_late) for direction in Direction}
+        self._streams = Streams(self._sides)
         #: What it is instead of HTTP/2.
         self._other = ""
         self._spans = np.empty((MOST_SPANS, 2), np.int64)
@@ -260,7 +235,7 @@ class Reader:
                 events.append(Body(run, at, at + taken, side.stream_id, ends, ends and side.end_stream))
                 at += taken
                 if ends and side.end_stream:
-                    self._end(side.stream_id, side.direction, run.place_of(run.start + at), events)
+                    self._streams.end(side.stream_id, side.direction, run.place_of(run.start + at), events)
             elif side.refused:
                 taken = min(side.refused, end - at)
                 side.refused -= taken
@@ -305,7 +280,7 @@ class Reader:
         if frames:
             side.framing_bytes += HEADER_BYTES * frames
             side.end_stream = False
-            self._streams.move_to_end(side.stream_id)
+            self._streams.touch(side.stream_id)
         return at
 
     def _hold(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
@@ -341,7 +316,7 @@ class Reader:
             self._lose(side, run.place_of(run.start + at), run.start + at, reason, events, keep=True)
             return False
         if side.block is not None and (kind != CONTINUATION or stream_id != side.block_stream):
-            self._break_block(side, run.place_of(run.start + at), events)
+            break_block(side, run.place_of(run.start + at), events)
         if kind == DATA:
             self._begin_data(side, run, at, (length, flags, stream_id), events)
             return False
@@ -363,9 +338,9 @@ class Reader:
         refusal = None
         stream = self._streams.get(stream_id)
         if stream is None or stream.ended:
-            refusal = self._refusal(side, stream_id, run.place_of(run.start + at), events)
+            refusal = self._streams.refusal(side, stream_id, run.place_of(run.start + at), events)
         else:
-            self._streams.move_to_end(stream_id)
+            self._streams.touch(stream_id)
         if refusal is None and flags & PADDED and not length:
             refusal = "a padded frame without padding"
         if refusal is not None:
@@ -392,7 +367,7 @@ class Reader:
         """A DATA frame without content may still end its stream."""
         if side.end_stream:
             events.append(Body(run, at, at, side.stream_id, True, True))
-            self._end(side.stream_id, side.direction, run.place_of(run.start + at), events)
+            self._streams.end(side.stream_id, side.direction, run.place_of(run.start + at), events)
 
     def _refuse(self, side: Side, run: Run, length: int, reason: str, events: list[Event]) -> None:
         """Pass over the frame whose header is held, and whose payload has `length` bytes."""
@@ -411,7 +386,7 @@ class Reader:
             frame, _ = Frame.parse_frame_header(view[:HEADER_BYTES])
             frame.parse_body(view[HEADER_BYTES:])
         except HyperframeError as error:
-            self._undecodable(side, data, place, str(error), events)
+            events.append(side.undecodable(data, place, str(error)))
             if data[3] in BLOCKS:
                 side.table.forget()
             return
@@ -420,12 +395,9 @@ class Reader:
         span = (side.direction, place, side.start, end)
         match frame:
             case HeadersFrame() | PushPromiseFrame():
-                ends = isinstance(frame, HeadersFrame) and "END_STREAM" in frame.flags
-                side.block, side.block_stream, side.block_ends = bytearray(frame.data), frame.stream_id, ends
-                side.block_start, side.block_end = side.start, end
-                self._take_block(side, frame, place, events)
+                begin_block(self._streams, side, frame, end, place, events)
             case ContinuationFrame():
-                self._continue(side, frame, data, place, events)
+                continue_block(self._streams, side, frame, data, place, events)
             case SettingsFrame():
                 self._take_settings(side, frame)
             case RstStreamFrame() if frame.stream_id in self._streams:
@@ -438,13 +410,8 @@ class Reader:
         self, side: Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
     ) -> None:
         events.append(Reset(side.direction, place, side.start, end, stream_id, code))
-        self._end(stream_id, side.direction, place, events)
-        self._note_reset(stream_id, place, events)
-
-    def _undecodable(self, side: Side, data: bytes, place: Place, reason: str, events: list[Event]) -> None:
-        """A whole frame that is none."""
-        told = (side.start, side.start + len(data), None, data, reason)
-        events.append(Undecodable(side.direction, place, *told))
+        self._streams.end(stream_id, side.direction, place, events)
+        self._streams.note_reset(stream_id, place, events)
 
     def _take_settings(self, side: Side, frame: SettingsFrame) -> None:
         """They say what the other side may send."""
@@ -477,7 +444,7 @@ class Reader:
             missed = (side.stream_id, ends, ends and side.end_stream, sized)
             events.append(Missing(side.direction, place, start, start + content, *missed))
             if ends and side.end_stream:
-                self._end(side.stream_id, side.direction, place, events)
+                self._streams.end(side.stream_id, side.direction, place, events)
         return True
 
     def _cut_frame(self, side: Side, place: Place, size: int, events: list[Event]) -> bool:
@@ -493,154 +460,14 @@ class Reader:
             return False
         side.pending.clear()
         side.refused, side.reason = left, CUT
-        self._undecodable(side, held, place, CUT, events)
+        events.append(side.undecodable(held, place, CUT))
         if kind in BLOCKS:
-            self._cut_block(side, (kind, flags, stream_id, end), place, events)
+            cut_block(self._streams, side, (kind, flags, stream_id, end), place, events)
         elif kind == SETTINGS:
             self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
         elif kind == RESET and stream_id in self._streams:
             self._take_reset(side, end, stream_id, None, place, events)
         return True
-
-    def _cut_block(self, side: Side, frame: tuple[int, int, int, int], place: Place, events: list[Event]) -> None:
-        """A frame with a part of a header block isn't whole."""
-        kind, flags, stream_id, end = frame
-        side.table.forget()
-        if kind == HEADERS:
-            side.block, side.block_stream, side.block_ends = bytearray(), stream_id, bool(flags & END_STREAM)
-            side.block_start = side.start
-        if side.block is None:
-            return
-        side.block_end, side.block_cut = end, True
-        if flags & END_HEADERS:
-            self._end_block(side, place, events)
-
-    # Header blocks
-
-    def _continue(self, side: Side, frame: ContinuationFrame, data: bytes, place: Place, events: list[Event]) -> None:
-        if side.block is None:
-            side.framing_bytes -= len(data)
-            self._undecodable(side, data, place, "CONTINUATION without a header block before it", events)
-            side.table.forget()
-            return
-        side.block += frame.data
-        side.block_end = side.start + len(data)
-        if len(side.block) > MAX_BLOCK_BYTES:
-            self._break_block(side, place, events)
-            return
-        self._take_block(side, frame, place, events)
-
-    def _take_block(self, side: Side, frame: Frame, place: Place, events: list[Event]) -> None:
-        """Read the header block if it is whole."""
-        if "END_HEADERS" not in frame.flags or side.block is None:
-            return
-        if isinstance(frame, PushPromiseFrame):
-            # gRPC has none; its fields count for the dynamic table alone.
-            self._decode(side, bytes(side.block))
-            side.block = None
-            return
-        self._end_block(side, place, events)
-
-    def _end_block(self, side: Side, place: Place, events: list[Event]) -> None:
-        """The last frame of the header block came."""
-        assert side.block is not None
-        fields, fault = ((), "") if side.block_cut else self._decode(side, bytes(side.block))
-        complete = not (side.block_cut or fault) and all(name != UNKNOWN_NAME for name, _ in fields)
-        side.block, side.block_cut = None, False
-        span = (side.direction, place, side.block_start, side.block_end)
-        if fault:
-            events.append(Undecodable(*span, None, b"", fault))
-        kind, refusal = self._place_block(side, place, events)
-        if refusal is not None:
-            events.append(Undecodable(*span, None, b"", refusal))
-            return
-        events.append(Headers(*span, side.block_stream, kind, fields, complete, side.block_ends))
-        if side.block_ends:
-            self._end(side.block_stream, side.direction, place, events)
-
-    def _decode(self, side: Side, block: bytes) -> tuple[Fields, str]:
-        """The fields, and why they can't be read."""
-        try:
-            return tuple((name, value) for name, value in side.decoder.decode(block, raw=True)), ""
-        except HPACKError as error:
-            side.table.forget()
-            # What it names may be of the block itself.
-            return (), f"a header block of {len(block)} bytes can't be read: {type(error).__name__}"
-
-    def _break_block(self, side: Side, place: Place, events: list[Event]) -> None:
-        """A header block will never be whole."""
-        if side.block is not None:
-            told = (side.block_start, side.block_end, None, b"", "a header block without end")
-            events.append(Undecodable(side.direction, place, *told))
-            side.block, side.block_cut = None, False
-            side.table.forget()
-
-    # Streams
-
-    def _place_block(self, side: Side, place: Place, events: list[Event]) -> tuple[Block, str | None]:
-        """What the header block of a side is, and why it can't be."""
-        stream_id = side.block_stream
-        known = self._streams.get(stream_id)
-        if side.direction is Direction.CLIENT and known is None:
-            if not stream_id % 2 or stream_id in self._closed or (stream_id <= self._highest and not side.partial):
-                return Block.REQUEST, f"stream {stream_id} can't be opened"
-            self._open(stream_id, place, events, requested=True)
-            return Block.REQUEST, None
-        refusal = self._refusal(side, stream_id, place, events)
-        if refusal is not None:
-            return Block.RESPONSE, refusal
-        stream = self._streams[stream_id]
-        if side.direction is Direction.CLIENT and not stream.requested:
-            stream.requested = True
-            return Block.REQUEST, None
-        trailers = side.direction is Direction.CLIENT or side.block_ends
-        return Block.TRAILERS if trailers else Block.RESPONSE, None
-
-    def _refusal(self, side: Side, stream_id: int, place: Place, events: list[Event]) -> str | None:
-        """Why a side can't send in this stream. One whose beginning wasn't seen is opened."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            self._streams.move_to_end(stream_id)
-            return f"stream {stream_id} was ended" if side.direction in stream.ended else None
-        # Behind missing bytes of a server stand answers to requests that come later.
-        partial = self._sides[Direction.CLIENT].partial or side.partial
-        if not (partial and stream_id % 2 and stream_id not in self._closed):
-            return f"stream {stream_id} is not open"
-        self._open(stream_id, place, events, requested=False)
-        return None
-
-    def _open(self, stream_id: int, place: Place, events: list[Event], *, requested: bool) -> None:
-        while len(self._streams) >= MAX_STREAMS:
-            self._forget(next(iter(self._streams)), place, events)
-        self._streams[stream_id] = _Stream(requested)
-        if requested:
-            self._highest = max(self._highest, stream_id)
-
-    def _end(self, stream_id: int, direction: Direction, place: Place, events: list[Event]) -> None:
-        """A side has said all it will."""
-        stream = self._streams.get(stream_id)
-        if stream is None or direction in stream.ended:
-            return
-        stream.ended.append(direction)
-        if len(stream.ended) == len(SIDES):
-            self._forget(stream_id, place, events)
-
-    def _note_reset(self, stream_id: int, place: Place, events: list[Event]) -> None:
-        """Wait for what the other side has sent, of the last streams alone."""
-        if stream_id in self._streams:
-            self._reset[stream_id] = None
-            if len(self._reset) > MAX_RESET:
-                self._forget(next(iter(self._reset)), place, events)
-
-    def _forget(self, stream_id: int, place: Place, events: list[Event]) -> None:
-        stream = self._streams.pop(stream_id)
-        ended = stream_id in self._reset or len(stream.ended) == len(SIDES)
-        self._reset.pop(stream_id, None)
-        self._closed.append(stream_id)
-        events.append(Gone(place, stream_id, ended))
-        for side in self._sides.values():
-            if side.content and side.stream_id == stream_id:
-                side.refused, side.content, side.reason = side.content, 0, "of a stream that was forgotten"
 
     # Lost places
 
@@ -648,7 +475,7 @@ class Reader:
         self, side: Side, place: Place, byte_end: int, reason: str, events: list[Event], *, keep: bool = False
     ) -> None:
         """Look for a frame from here on; `keep` the bytes that are held."""
-        self._break_block(side, place, events)
+        break_block(side, place, events)
         side.table.forget()
         side.partial, side.mode, side.reason = True, Mode.SEARCH, reason
         self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
@@ -730,7 +557,7 @@ class Reader:
             offset = next((start for start in starts if chain(held, start, limit, final=True)[0]), None)
             if offset is not None:
                 self._found(side, offset, held[offset:], place, events)
-        self._break_block(side, place, events)
+        break_block(side, place, events)
         if side.mode is not Mode.SEARCH and side.pending:
             side.reason = reason
         while side.pending:
@@ -744,10 +571,7 @@ class Reader:
         return {
             "version": READER_VERSION,
             "sides": {side.direction: side.to_json() for side in self._sides.values()},
-            "streams": [[number, one.requested, list(one.ended)] for number, one in self._streams.items()],
-            "reset": list(self._reset),
-            "closed": list(self._closed),
-            "highest": self._highest,
+            **self._streams.to_json(),
             "other": self._other,
         }
 
@@ -756,8 +580,5 @@ class Reader:
             raise StateVersionError(what="HTTP/2 reader", found=state.get("version"), expected=READER_VERSION)
         for direction, side in self._sides.items():
             side.restore(state["sides"][direction])
-        for number, requested, ended in state["streams"]:
-            self._streams[number] = _Stream(requested, [Direction(one) for one in ended])
-        self._reset = dict.fromkeys(state["reset"])
-        self._closed.extend(state["closed"])
-        self._highest, self._other = state["highest"], state["other"]
+        self._streams.restore(state)
+        self._other = state["other"]

@@ -11,8 +11,9 @@ from hpack import Decoder
 from hpack.exceptions import InvalidTableIndexError
 from hpack.table import HeaderTable
 
+from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNTOLD_FRAME_BYTES
-from wirehouse_codecs.hiero.wire.spans import Passed, from_text, to_text
+from wirehouse_codecs.hiero.wire.spans import Passed, Undecodable, from_text, to_text
 from wirehouse_codecs.tcp.endpoints import Direction
 
 #: A header block, and the fields that it inflates to.
@@ -113,6 +114,10 @@ class Side:
         table = self.decoder.header_table
         assert isinstance(table, Table)
         return table
+
+    def undecodable(self, data: bytes, place: Place, reason: str) -> Undecodable:
+        """A whole frame that is none."""
+        return Undecodable(self.direction, place, self.start, self.start + len(data), None, data, reason)
 
     @classmethod
     def begin(cls, direction: Direction, *, started_late: bool) -> Side:
