@@ -284,8 +284,8 @@ class Publishers(Known):
             old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
             # It may be about the block of another publisher, and have crossed the header.
             crossed = event.may_lack(where)
-            if offered == number:
-                rule = None if crossed else self._accepted(call, node, decision)
+            if offered == number and not crossed:
+                rule = self._accepted(call, node, decision)
                 shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
                 again = known is not None and offered <= known
                 self._settle(call, decision, "accepted", number, None, event, rule if again else None)
