@@ -796,6 +796,23 @@ def test_an_acknowledgement_that_crossed_a_header_is_no_answer_to_it(lacks: int,
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
+@pytest.mark.parametrize("code", ["RESET", "TIMEOUT", "ERROR"])
+@pytest.mark.parametrize(("again", "found"), [(True, True), (False, False)])
+def test_a_block_that_no_captured_call_sends_any_more_may_come_from_another_publisher(
+    code: str, again: bool, found: bool
+) -> None:
+    world = World()
+    known(world)
+    other = world.publisher("B")
+    world.publisher("A").header(121).items(121).end_stream(code).half_close().trailers()
+    world.wait(100)
+    if again:
+        other.header(121).items(121)
+    other.ack(121)
+    rules = {"ack_order", "drop_unproven"} & set(world.found(until_ms=3 * HOUR_MS))
+    assert bool(rules) == found
+
+
 @pytest.mark.parametrize(("lacks", "decided"), [(0, "accepted"), (1, "duplicate")])
 def test_a_header_that_crossed_an_acknowledgement_waits_for_its_own_answer(lacks: int, decided: str) -> None:
     world = World()
