@@ -478,7 +478,8 @@ class Session:
             if stream.unanswered:
                 shown = f"{stream.unanswered} NOTIFY without an answer"
                 self._found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
-            known = stream.known_nacks(received)
+            # Without a credit left none of them may be answered.
+            known = 0 if self.credits is not None and self.credits <= 0 else stream.known_nacks(received)
             if known and self.state is State.STREAMING and not self.may_miss(Direction.CLIENT):
                 owed = f"{known} NACK without a NOTIFY"
                 self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
