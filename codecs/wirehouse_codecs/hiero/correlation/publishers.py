@@ -284,8 +284,8 @@ class Publishers(Known):
             old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
             # It may be about the block of another publisher, and have crossed the header.
             crossed = event.may_lack(where)
-            if offered == number:
-                rule = None if crossed else self._accepted(call, node, decision)
+            if offered == number and not crossed:
+                rule = self._accepted(call, node, decision)
                 shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
                 again = known is not None and offered <= known
                 self._settle(call, decision, "accepted", number, None, event, rule if again else None)
@@ -321,11 +321,11 @@ class Publishers(Known):
             return
         if node.catch_up is not None and not node.outgoing:
             return
-        dropped = number in node.dropped
         calls = (other for other in self._calls.values() if other.node == call.node and other.header == number)
-        if not dropped and not any(other.streaming for other in calls):
+        if not any(other.streaming and other.open for other in calls):
             # Nobody who offered it sends it any more: a publisher brought it that wasn't captured.
             return
+        dropped = number in node.dropped
         why = "its publisher ended with an error before its proof" if dropped else "its proof hasn't come"
         rule = "drop_unproven" if dropped else "ack_order"
         self._await_proof(rule, call, event, f"block {number}: {why}", number, number)

@@ -173,7 +173,9 @@ def _acknowledge(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
-    memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
+    if not unknowing(said, memory.header_end):
+        # Else it is about the block of another publisher, and the header has an answer of its own.
+        memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}", Direction.SERVER)]
     memory.acknowledged = number

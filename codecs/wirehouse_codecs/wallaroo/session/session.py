@@ -228,7 +228,8 @@ def _judge_end(memory: Memory, how: End, received: int) -> list[Found]:
         if stream.unanswered:
             shown = f"{stream.unanswered} NOTIFY without an answer"
             found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
-        known = stream.known_nacks(received)
+        # Without a credit left none of them may be answered.
+        known = 0 if memory.credits is not None and memory.credits <= 0 else stream.known_nacks(received)
         if known and memory.state is State.STREAMING and not memory.may_miss(Direction.CLIENT):
             owed = f"{known} NACK without a NOTIFY"
             found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))

@@ -796,6 +796,35 @@ def test_an_acknowledgement_that_crossed_a_header_is_no_answer_to_it(lacks: int,
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
+@pytest.mark.parametrize("code", ["RESET", "TIMEOUT", "ERROR"])
+@pytest.mark.parametrize(("again", "found"), [(True, True), (False, False)])
+def test_a_block_that_no_captured_call_sends_any_more_may_come_from_another_publisher(
+    code: str, again: bool, found: bool
+) -> None:
+    world = World()
+    known(world)
+    other = world.publisher("B")
+    world.publisher("A").header(121).items(121).end_stream(code).half_close().trailers()
+    world.wait(100)
+    if again:
+        other.header(121).items(121)
+    other.ack(121)
+    rules = {"ack_order", "drop_unproven"} & set(world.found(until_ms=3 * HOUR_MS))
+    assert bool(rules) == found
+
+
+@pytest.mark.parametrize(("lacks", "decided"), [(0, "accepted"), (1, "duplicate")])
+def test_a_header_that_crossed_an_acknowledgement_waits_for_its_own_answer(lacks: int, decided: str) -> None:
+    world = World()
+    known(world)
+    world.publisher().header(121).ack(121).rest(121).duplicate(121).trailers()
+    header = next(row for row in world.rows if row["message"] and row["message"]["header"] == 121)
+    answer = next(row for row in reversed(world.rows) if row["message"] and row["message"]["kind"] == "acknowledgement")
+    answer["message"]["peer_received"] = header["byte_end"] - lacks
+    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.offered == 121]
+    assert decisions[0].actual == decided
+
+
 @pytest.mark.parametrize(("after_ms", "found"), [(50, []), (51, ["last_known_set"])])
 def test_the_first_block_of_a_node_may_have_crossed_an_answer_on_another_call(after_ms: int, found: list[str]) -> None:
     world = World()

@@ -441,6 +441,19 @@ def test_a_node_does_not_answer_what_it_had_not_received(received: bool) -> None
     assert world.broken == (["next"] if received else [])
 
 
+@pytest.mark.parametrize("received", [True, False])
+def test_an_acknowledgement_that_crossed_a_header_does_not_answer_it(received: bool) -> None:
+    world = World(restored=True)
+    call = world.publisher().header(120)
+    call.acknowledges = False
+    server = call.connection.server
+    server.note_received(call.at[S], call.at[C] - (not received))
+    call.ack(120).rest(120).header(121)
+    server.note_received(call.at[S], call.at[C])
+    call.duplicate(120).trailers()
+    assert world.broken == (["next"] if received else [])
+
+
 @pytest.mark.parametrize("late", [True, False])
 def test_an_answer_that_came_late_may_be_to_the_last_header(late: bool) -> None:
     world = World(restored=True)

@@ -643,6 +643,15 @@ def test_nacks_are_stacked(name: str, dialogue: Opens, msg: Messages) -> None:
     assert dialogue(name).opened(1).w(Nack(1, 1, 0)).c(Error(b"no")).end().found == ["connector_error"]
 
 
+@pytest.mark.parametrize(("granted", "found"), [(0, False), (1, True)])
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_nack_is_owed_a_notify_only_with_a_credit(
+    name: str, granted: int, found: bool, dialogue: Opens, greeting: Greetings, msg: Messages
+) -> None:
+    told = dialogue(name).c(greeting(name)).w(Ok(2)).c(Notify(1, b"s1"), msg(name, 1, 1))
+    assert ("nack_not_answered" in told.w(Nack(granted, 1, 0)).end().rules) == found
+
+
 @pytest.mark.parametrize(("cut", "ignored", "found"), [(C, None, []), (S, "stream_reset", ["nack_not_answered"])])
 def test_a_hole_in_what_the_connector_sent_may_hold_the_notify_that_is_owed(
     cut: Direction, ignored: str | None, found: list[str], dialogue: Opens, msg: Messages
