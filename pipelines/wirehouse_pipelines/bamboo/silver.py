@@ -13,7 +13,7 @@ from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.logs.rows import Gather, Start
 from wirehouse_pipelines.delta import arrow_types, spark_tables
-from wirehouse_pipelines.jobs import connections
+from wirehouse_pipelines.jobs import connections, steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
@@ -42,7 +42,7 @@ def _entries(work: Work) -> Stage:
         Order(_RECORD, ("part",)),
         _fold,
         [_TABLE],
-        connections.within(work.spans),
+        steps.windows(work.spans),
     )
 
 

@@ -105,7 +105,7 @@ def rows_of(
 
     `at` selects rows by their numbers in the file (from 0, ascending). Row groups without a selected row are not read.
     """
-    schema = _chosen(arrow_types.schema(table), columns)
+    schema = chosen(arrow_types.schema(table), columns)
     pairs = (folder.split("=", 1) for folder in file.split("/") if "=" in folder)
     partition = {column: unquote(value) for column, value in pairs}
     stored = {column: fields for column, fields in columns.items() if column not in partition}
@@ -139,7 +139,7 @@ def _between(at: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, 
     return found
 
 
-def _chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:
+def chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:
     """The part of `schema` that `columns` selects."""
     types = {
         column: pa.struct([schema.field(column).type.field(field) for field in fields])

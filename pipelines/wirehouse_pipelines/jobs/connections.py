@@ -12,7 +12,6 @@ is the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,8 +29,8 @@ from wirehouse_codecs.logs import windows as source_log
 from wirehouse_codecs.logs.files import FILE_COLUMNS, SourceFiles
 from wirehouse_codecs.logs.rows import STATE, Gather, Start
 from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Job, Span, Work
 from wirehouse_pipelines.lake import hash_key
 from wirehouse_pipelines.lake.lake import Lake, Source
@@ -69,14 +68,13 @@ def job(
 
     def build(work: Work) -> Iterator[tuple[str, spark_tables.Files]]:
         key = hash_key.of(work.lake)
-        steps = [_of_connections(work, table, schema, lambda source: starter(source, key))]
+        declared = [_of_connections(work, table, schema, lambda source: starter(source, key))]
         if any(_has_files(work, span.source) for span in work.spans):
             if files is not None:
-                steps.append(_of_files(work, table, schema, partial(_reading, files=files, key=key)))
+                declared.append(_of_files(work, table, schema, partial(_reading, files=files, key=key)))
             if more is not None:
-                steps.append(more(work))
-        files_of = (stages.run(work.spark, work.lake, _with_version(step, decoder))[table] for step in steps)
-        yield table, spark_tables.Files([file for written in files_of for file in written], None)
+                declared.append(more(work))
+        yield from steps.files(steps.run(work, declared, decoder), [table])
 
     return Job(
         table,
@@ -129,28 +127,6 @@ def _heard_again(work: Work, table: str) -> DataFrame | None:
     return again.distinct()
 
 
-def _with_version(stage: Stage, decoder: str) -> Stage:
-    """`stage` with the column `decoder_version` added to its rows."""
-    beside = list(_versioned(stage.beside, decoder))
-    return replace(stage, fold=partial(_fold_with_version, fold=stage.fold, decoder=decoder), beside=beside)
-
-
-def _fold_with_version(
-    rows: Iterable[pa.RecordBatch], fold: stages.Fold, decoder: str
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    return _versioned(fold(rows), decoder)
-
-
-def _versioned(made: Iterable[tuple[str, pa.RecordBatch]], decoder: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    for table, rows in made:
-        yield table, rows.append_column("decoder_version", pa.repeat(decoder, rows.num_rows))
-
-
-def within(spans: Iterable[Span]) -> frozenset[tuple[str, str]]:
-    """All pairs of source and window in the spans."""
-    return frozenset((span.source, window) for span in spans for window in span.windows)
-
-
 def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> Stage:
     """The stage from segments to rows of log `table`; `start` returns what creates the dialogues of a source."""
     seal = hash_key.StateSeal(hash_key.of(work.lake))
@@ -173,7 +149,7 @@ def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[
         _ORDER,
         partial(_fold, table=table, read=partial(source_log.read, sources=sources, schema=schema)),
         [table],
-        within(work.spans),
+        steps.windows(work.spans),
         [(table, _clock(work))],
     )
 
@@ -206,7 +182,7 @@ def _of_files(
         _ORDER,
         partial(_fold, table=table, read=partial(file_log.read, sources=sources, schema=schema)),
         [table],
-        within(work.spans),
+        steps.windows(work.spans),
     )
 
 
@@ -220,9 +196,8 @@ def _windows(work: Work, span: Span) -> tuple[stream_log.Window, ...]:
 
 
 def _clock(work: Work) -> pa.RecordBatch:
-    rows = [(*row, STATE) for row in work.clock_rows(lambda source: source.tcp.idle_ns)]
-    names = ("source", "window_start", "carried_from", "row_kind")
-    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], names)
+    rows = work.clock_batch(lambda source: source.tcp.idle_ns)
+    return rows.append_column("row_kind", pa.repeat(STATE, rows.num_rows))
 
 
 def _on_its_way(table: str, columns: Sequence[str]) -> pa.Schema:

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -133,6 +134,11 @@ class Work:
         """The rows of `clock_rows` as a frame with the columns source, window_start, carried_from."""
         schema = "source STRING, window_start STRING, carried_from STRING"
         return self.spark.createDataFrame(self.clock_rows(horizon_ns), schema)
+
+    def clock_batch(self, horizon_ns: Callable[[Source], int]) -> pa.RecordBatch:
+        """The rows of `clock_rows` as a batch with the columns source, window_start, carried_from."""
+        columns = [pa.array(column, pa.string()) for column in zip(*self.clock_rows(horizon_ns), strict=True)]
+        return pa.RecordBatch.from_arrays(columns, ["source", "window_start", "carried_from"])
 
     def clock_rows(self, horizon_ns: Callable[[Source], int]) -> list[tuple[str, str, str]]:
         """A row of state per window: source, window, and the oldest window whose rows of state are still alive then.

@@ -42,6 +42,6 @@ None of them knows a protocol. A fold is a function of Arrow batches, so it is t
 """
 
 from wirehouse_pipelines.stages.declaration import Fold, Input, Order, Prepare, Stage
-from wirehouse_pipelines.stages.running import OtherWindowError, folded, run, run_here
+from wirehouse_pipelines.stages.running import OtherWindowError, Written, folded, run, run_here
 
-__all__ = ["Fold", "Input", "Order", "OtherWindowError", "Prepare", "Stage", "folded", "run", "run_here"]
+__all__ = ["Fold", "Input", "Order", "OtherWindowError", "Prepare", "Stage", "Written", "folded", "run", "run_here"]

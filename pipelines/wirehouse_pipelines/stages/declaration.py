@@ -52,3 +52,5 @@ class Stage:
     windows: frozenset[tuple[str, str]]
     #: Further rows of the tables that don't depend on inputs, such as those of the clock.
     beside: Sequence[tuple[str, pa.RecordBatch]] = ()
+    #: Names that aren't tables: the rows that the fold returns for them are few and go to the driver, for a next stage.
+    returned: Sequence[str] = ()

@@ -35,7 +35,7 @@ _RUNS: Final = 64
 _MOST_RUN_BYTES: Final = 256 << 20
 _MADE: Final = "made"
 
-#: Descriptions of the written files, by table.
+#: By table the descriptions of the written files, and by name the rows that are returned.
 Written = dict[str, list[dict[str, Any]]]
 #: Files to read, each with the number of its input.
 _Share = list[tuple[int, str]]
@@ -130,7 +130,8 @@ def _write(lake: Lake, stage: Stage, made: Iterable[tuple[str, pa.RecordBatch]])
         }
         for name, rows in made:
             _check(name, rows, stage)
-            written.setdefault(name, []).extend(files[name].add(rows))
+            into = written.setdefault(name, [])
+            into.extend(rows.to_pylist() if name in stage.returned else files[name].add(rows))
         for name in stage.tables:
             written.setdefault(name, []).extend(files[name].finish())
     return written
@@ -155,7 +156,7 @@ def _guarded(write: Any) -> bytes:
 
 
 def _together(stage: Stage, answers: Sequence[bytes]) -> Written:
-    found: Written = {name: [] for name in stage.tables}
+    found: Written = {name: [] for name in (*stage.tables, *stage.returned)}
     for answer in map(pickle.loads, answers):
         if isinstance(answer, Exception):
             raise answer

@@ -111,3 +111,12 @@ def test_a_key_that_was_silent_for_too_long_begins_anew() -> None:
     assert totals({("a", "w1"): "w0", ("a", "w3"): "w1"}) == [41, 44]
     assert totals({("a", "w1"): "w0", ("a", "w3"): "w2"}) == [41, 3]
     assert totals({("a", "w1"): "w1", ("a", "w3"): "w1"}) == [1, 4]
+
+
+def test_the_newest_of_several_states_counts() -> None:
+    whose = {"source": "a", "author": b"x", "log": 0}
+    states = [whose | {"state": state, "told_in": told} for state, told in (("7", "w0"), ("40", "w1"))]
+    rows = pa.RecordBatch.from_pylist([*states, whose | {"window_start": "w2", "number": 1}], schema=TOLD)
+    assert _folded([rows])[0][-2:] == (41, None)
+    assert _folded([rows], {("a", "w2"): "w1"})[0][-2:] == (41, None)
+    assert _folded([rows], {("a", "w2"): "w2"})[0][-2:] == (1, None)
