@@ -154,7 +154,7 @@ class Plain:
 
 
 class _State:
-    """The session as arrays, as far as the groups of `rows` are about it; see plain_loops."""
+    """The session as arrays, as far as the groups of `rows` are about it; see judge_loops.py."""
 
     def __init__(self, session: Session, rows: Rows, begin: int, end: int) -> None:
         self._session, self._memory = session, session.memory

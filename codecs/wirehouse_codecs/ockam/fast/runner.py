@@ -1,6 +1,6 @@
 """The bytes of a connection to judged messages: `reader.Reader` and `session.Session` with compiled loops for most.
 
-Once the envelope is known, all frames of a run are cut and read by columns.py, and plain.py judges those that are
+Once the envelope is known, all frames of a run are cut and read by columns.py, and judge.py judges those that are
 plain. Any other frame goes through the readable twins, and so do all bytes while a direction has not begun, while a
 frame is looked for, and where one is no message. Both ways give the same.
 """
