@@ -35,7 +35,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "7"
+VERSION = "8"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -242,6 +242,7 @@ class _Run:
                     for name, known in (
                         ("anonymous", "anonymous"),
                         ("requested_at_ns", "requested_at_ns"),
+                        ("request_capture_id", "requested_in"),
                         ("index", "requested"),
                     )
                 ),
@@ -393,20 +394,22 @@ class _Run:
         )
 
 
-def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int]:
-    """What a saved index is in a service, and how long at most until a hole in one of its captures is told."""
+def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int, int]:
+    """What a saved index is in a service, how long at most until a hole in one of its captures is told, and by how much
+    the clocks of these captures may differ."""
     convention = OckamOptions.from_mapping(sources[0].options).index_convention
-    return convention, max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
+    hole_ns = max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
+    return convention, hole_ns, max(source.tcp.hole_wait_ns for source in sources)
 
 
 class _Stream(KeyFold):
     """A stream, or a name, as across.Fold keeps it."""
 
     def __init__(
-        self, reading: Mapping[str, tuple[IndexConvention, int]], key: Mapping[str, Any], state: str | None
+        self, reading: Mapping[str, tuple[IndexConvention, int, int]], key: Mapping[str, Any], state: str | None
     ) -> None:
-        convention, hole_ns = reading[key["source"]]
-        self._fold = Fold(key["key"], convention, state, hole_ns, lags=True)
+        convention, hole_ns, clocks_ns = reading[key["source"]]
+        self._fold = Fold(key["key"], convention, state, hole_ns, clocks_ns, lags=True)
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         told = [row for event in events_in(rows) for row in map(_row, self._fold.take(event))]

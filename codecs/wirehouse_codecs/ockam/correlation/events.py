@@ -51,6 +51,7 @@ EVENT_COLUMNS: Final = (
     *("stream_name", "partition", "client_id", "index", "anonymous"),
     *(
         "requested_at_ns",
+        "requested_in",
         "requested",
         "missed",
         "stream_address",
@@ -93,22 +94,24 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         answers = {}
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
     asker, guessed = row["requester"] or "", address is None
+    asked_at_ns, asked_in = answers.get("requested_at_ns"), answers.get("request_capture_id")
     named: Event | None = None
     match message["kind"]:
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
             named = Init(where, name, partition, answers.get("anonymous"), address)
         case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
-            yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
+            yield address_key(address), Stored(where, int(message["index"]), asked_at_ns, asked_in)
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
-            index, asked_at_ns = _integer(answers.get("index")), answers.get("requested_at_ns")
-            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker, asked_at_ns)
+            index = _integer(answers.get("index"))
+            asked = (asked_at_ns, asked_in)
+            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker, *asked)
         case Kind.INDEX_SAVE:
             named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
         case Kind.INDEX_RESPONSE:
             index, service = _integer(message["index"]), "=>".join(message["return_route"])
-            asked_at_ns = answers.get("requested_at_ns")
-            named = Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
+            about = (client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
+            named = Got(where, *about, requested_in=asked_in)
     if named is not None:
         yield name_key(name, partition), named
         if address is not None:
@@ -144,12 +147,14 @@ def _got(where: Where, row: Mapping[str, Any]) -> Event:
     client_id, name, partition, index, missed = _named(row)
     asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
     guessed, seen_by = row["stream_address"] is None, row["seen_by"]
-    return Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed, seen_by)
+    about = (client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed, seen_by)
+    return Got(where, *about, row["requested_in"])
 
 
 def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
     requested, runs, consumer, missed = row["requested"], row["runs"], row["client_id"], row["missed"]
-    return Delivered(where, requested, runs, consumer, missed, row["asker"] or "", row["requested_at_ns"])
+    asked = (row["requested_at_ns"], row["requested_in"])
+    return Delivered(where, requested, runs, consumer, missed, row["asker"] or "", *asked)
 
 
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
@@ -158,8 +163,10 @@ _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(
         where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
     ),
-    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
-    "replied": lambda where, row: Replied(where, row["stream_address"], row["requested_at_ns"], row["seen_by"]),
+    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"], row["requested_in"]),
+    "replied": lambda where, row: Replied(
+        where, row["stream_address"], row["requested_at_ns"], row["seen_by"], row["requested_in"]
+    ),
     "asked": lambda where, row: Asked(where),
     "delivered": _delivered,
     "saved": _saved,
@@ -300,7 +307,7 @@ class Heard:
             if isinstance(event, Stored | Delivered):
                 asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
                 for address, name in names.get(key, ()):
-                    yield at_ns, number, name, Replied(event.where, address, asked_at_ns)
+                    yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
             if isinstance(event, Init) and event.stream_address is not None:
                 addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
                 if event.stream_address not in addresses:

@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 6
+STATE_VERSION: Final = 7
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -44,6 +44,8 @@ MOST_CONNECTIONS: Final = 4_096
 MOST_RECENT: Final = 16
 #: So long after a packet that wasn't captured the hole is told at the latest: its connection says more, or is closed.
 HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
+#: Captures may have clocks that differ by so much: what two of them show is in a sure order if it is further apart.
+CLOCKS_NS: Final = TcpOptions().hole_wait_ns
 #: Characters of a client's name; one that is longer is not followed.
 MOST_NAME: Final = 1_024
 #: Names that shared an address, each told once; addresses of a name, and captures of a service that tell them.
@@ -67,6 +69,26 @@ class Where(NamedTuple):
     arrived_at_ns: int
 
 
+class Moment(NamedTuple):
+    """When something arrived, by the clock of its capture."""
+
+    at_ns: int
+    capture_id: bytes
+
+    def is_before(self, other: Moment, clocks_ns: int) -> bool:
+        """It surely came first: the records of one capture are in order, those of two by clocks that may differ."""
+        return self.at_ns < other.at_ns - (0 if self.capture_id == other.capture_id else clocks_ns)
+
+
+def _arrival(where: Where) -> Moment:
+    return Moment(where.arrived_at_ns, where.capture_id)
+
+
+def _request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
+    """When the request came that was answered at `where`."""
+    return Moment(at_ns, where.capture_id if requested_in is None else requested_in)
+
+
 @dataclass(slots=True)
 class Init:
     """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
@@ -87,6 +109,8 @@ class Stored:
     where: Where
     index: int
     pushed_at_ns: int | None
+    #: The capture of the push; None = that of its answer.
+    requested_in: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -99,6 +123,8 @@ class Replied:
     requested_at_ns: int | None
     #: As of Init.
     seen_by: str = ""
+    #: As of Stored.
+    requested_in: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -124,6 +150,8 @@ class Delivered:
     asker: str = ""
     #: When the pull arrived; None = it isn't known.
     requested_at_ns: int | None = None
+    #: As of Stored.
+    requested_in: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -164,6 +192,8 @@ class Got:
     guessed: bool = False
     #: As of Init.
     seen_by: str = ""
+    #: As of Stored.
+    requested_in: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -337,6 +367,11 @@ class _Rise(NamedTuple):
     at_ns: int
     number: int
     highest: int
+    capture_id: bytes
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.at_ns, self.capture_id)
 
 
 class _Pending(NamedTuple):
@@ -375,9 +410,9 @@ class _Client:
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
-    #: By capture and service, when its answers rose, to what, and when that was asked for; by connection, the highest
-    #: index that was saved or answered there. They are judged under names alone.
-    answers: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    #: By who captured it and service, when its answers rose, to what, when that was asked for, and the capture of the
+    #: answer; by connection, the highest index that was saved or answered there. They are judged under names alone.
+    answers: dict[str, list[tuple[int, int, int, str]]] = field(default_factory=dict)
     own: dict[str, int] = field(default_factory=dict)
     changed: bool = False
 
@@ -439,7 +474,7 @@ class _Client:
         if len(self.own) > MOST_RECENT:
             del self.own[next(iter(self.own))]
 
-    def lowered(self, got: Got) -> int | None:
+    def lowered(self, got: Got, clocks_ns: int) -> int | None:
         """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
         session compares them."""
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
@@ -447,11 +482,16 @@ class _Client:
         answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
         # Where an answer comes before its request, or was held back until then, two clocks tell the time.
         is_sure = asked_ns is not None and asked_ns < answered_ns
-        at = bisect_left(risen, (asked_ns,)) - 1 if is_sure else -1
-        before = risen[at][1] if at >= 0 and risen[at][2] < (asked_ns or 0) else None
+        before = None
+        if is_sure and asked_ns is not None:
+            asked = _request(got.where, asked_ns, got.requested_in)
+            for at_ns, highest, since_ns, capture in reversed(risen):
+                if Moment(at_ns, bytes.fromhex(capture)).is_before(asked, clocks_ns):
+                    before = highest if since_ns < asked_ns else None
+                    break
         # What a hole held back may have been answered before the service began anew.
         if index and asked_ns is not None and (not risen or index > risen[-1][1]):
-            risen.append((answered_ns, index, asked_ns))
+            risen.append((answered_ns, index, asked_ns, got.where.capture_id.hex()))
         del risen[:-MOST_RECENT]
         if len(self.answers) > MOST_RECENT:
             del self.answers[next(iter(self.answers))]
@@ -483,7 +523,7 @@ class _Client:
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        answers = {service: [(one[0], one[1], one[2]) for one in risen] for service, risen in told["answers"].items()}
+        answers = {service: [tuple(one) for one in risen] for service, risen in told["answers"].items()}
         where, brought = (None if told[name] is None else _where_from_json(told[name]) for name in ("where", "brought"))
         return cls(**told | runs | {"where": where, "brought": brought, "recent": recent, "answers": answers})
 
@@ -511,6 +551,7 @@ class Fold:
         convention: IndexConvention = IndexConvention.NEXT,
         snapshot: str | None = None,
         hole_ns: int = HOLE_NS,
+        clocks_ns: int = CLOCKS_NS,
         *,
         lags: bool = False,
     ) -> None:
@@ -524,6 +565,8 @@ class Fold:
         self._next = convention is IndexConvention.NEXT
         #: What a capture lost is told after so long at most.
         self._hole_ns = hole_ns
+        #: As CLOCKS_NS.
+        self._clocks_ns = clocks_ns
         self._first: Where | None = None
         self._last_at_ns = 0
         self._partial = False
@@ -567,8 +610,8 @@ class Fold:
         self._asked: Where | None = None
         self._blamed = False
         #: By who captured it, those that were given there, with the arrival of each one's first reply since there are
-        #: several; by connection, those that were given there.
-        self._given: dict[str, dict[str, int | None]] = {}
+        #: several, and its capture; by connection, those that were given there.
+        self._given: dict[str, dict[str, tuple[int, str] | None]] = {}
         self._inits: dict[str, list[str]] = {}
         #: Addresses that replied after a later one had, each told once.
         self._resumed: list[str] = []
@@ -729,12 +772,17 @@ class Fold:
         if address not in given or len(given) == 1:
             return _NOTHING
         if given[address] is None:
-            given[address] = replied.where.arrived_at_ns
+            given[address] = (replied.where.arrived_at_ns, replied.where.capture_id.hex())
         # Where an answer comes before its request, or was held back until then, two clocks tell the time.
         if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self._resumed:
             return _NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
-        before = (one for one, at_ns in later if at_ns is not None and at_ns < sent_ns)
+        sent = _request(replied.where, sent_ns, replied.requested_in)
+        before = (
+            one
+            for one, first in later
+            if first is not None and Moment(first[0], bytes.fromhex(first[1])).is_before(sent, self._clocks_ns)
+        )
         other = next((one for one in before if node_of(one) == node_of(address)), None)
         if other is None:
             return _NOTHING
@@ -787,7 +835,7 @@ class Fold:
             # It can't have been passed over as a confirmed one.
             self._passed.remove(index, index)
         if self._highest is None or index > self._highest:
-            self._rise(where.arrived_at_ns, index)
+            self._rise(where, index)
             return _NOTHING
         return self._decreases(stored, own)
 
@@ -795,10 +843,10 @@ class Fold:
         if requested_at_ns is not None and requested_at_ns >= where.arrived_at_ns:
             self._clocks = True
 
-    def _rise(self, at_ns: int, index: int) -> None:
+    def _rise(self, where: Where, index: int) -> None:
         self._highest = index
         self._rise_count += 1
-        self._rises.append(_Rise(at_ns, self._rise_count, index))
+        self._rises.append(_Rise(where.arrived_at_ns, self._rise_count, index, where.capture_id))
         if len(self._rises) > 2 * MOST_RISES:
             del self._rises[:-MOST_RISES]
 
@@ -806,7 +854,12 @@ class Fold:
         """Another connection had a higher index before the push was sent. On one connection its session tells it."""
         if self._clocks or stored.pushed_at_ns is None or (own is not None and own > stored.index):
             return _NOTHING
+        pushed = _request(stored.where, stored.pushed_at_ns, stored.requested_in)
         at = bisect_left(self._rises, (stored.pushed_at_ns,)) - 1
+        while at >= 0 and not self._rises[at].moment.is_before(pushed, self._clocks_ns):
+            if self._rises[at].highest <= stored.index:
+                return _NOTHING
+            at -= 1
         if at < 0 or self._rises[at].number <= self._rise_count - MOST_RISES:
             return _NOTHING
         before = self._rises[at].highest
@@ -821,8 +874,10 @@ class Fold:
         if at < 0:
             return
         first, last, where = self._pending[at]
-        sent = stored.pushed_at_ns is not None and (self._clocks or stored.pushed_at_ns <= where.arrived_at_ns)
-        if sent and stored.index <= last:
+        if stored.pushed_at_ns is None:
+            return
+        pushed = _request(stored.where, stored.pushed_at_ns, stored.requested_in)
+        if stored.index <= last and (self._clocks or not _arrival(where).is_before(pushed, self._clocks_ns)):
             rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
             self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
 
@@ -1023,7 +1078,7 @@ class Fold:
             return _NOTHING
         told: list[Told] = []
         known = client.saved or 0
-        if self._address is None and (before := client.lowered(got)) is not None:
+        if self._address is None and (before := client.lowered(got, self._clocks_ns)) is not None:
             shown = f"client {_quoted(client_id)} is told {index}, after {before} on another connection"
             told.append(self._found("saved_index_lowered", where, shown))
         judged = self._address is None and client.answered and not self._partial
@@ -1095,7 +1150,15 @@ class Fold:
     def _keep_rises(self) -> None:
         """Keep the highest index at the times of the pushes that are open, and now."""
         times = sorted(set(chain.from_iterable(self._open.values())))
-        needed = {bisect_left(self._rises, (at_ns,)) - 1 for at_ns in times} | {len(self._rises) - 1}
+        # The capture of an open push isn't known: the last ones of each capture before it, and before all clocks.
+        by_capture: dict[bytes, list[int]] = {}
+        for at, rise in enumerate(self._rises):
+            by_capture.setdefault(rise.capture_id, []).append(at)
+        needed = {len(self._rises) - 1}
+        for at_ns in times:
+            needed.add(bisect_left(self._rises, (at_ns - self._clocks_ns,)) - 1)
+            end = bisect_left(self._rises, (at_ns,))
+            needed.update(own[at - 1] for own in by_capture.values() if (at := bisect_left(own, end)))
         if self._address is not None:
             needed.update(at for at, rise in enumerate(self._rises) if self._is_aged(rise))
         self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
@@ -1224,7 +1287,7 @@ class Fold:
             "unnamed": list(self._unnamed.items()),
             "askers": list(self._askers.items()),
             "pending": [[first, last, _where_to_json(where)] for first, last, where in self._pending],
-            "rises": self._rises,
+            "rises": [[*rise[:3], rise.capture_id.hex()] for rise in self._rises],
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
             **{name: getattr(self, "_" + name) for name in _PLAIN},
             **{name: getattr(self, "_" + name).to_json() for name in _INTERVALS},
@@ -1246,7 +1309,9 @@ class Fold:
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
         self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
         self._pending = [_Pending(first, last, _where_from_json(where)) for first, last, where in told["pending"]]
-        self._rises = [_Rise(*rise) for rise in told["rises"]]
+        self._rises = [
+            _Rise(at_ns, number, top, bytes.fromhex(capture)) for at_ns, number, top, capture in told["rises"]
+        ]
         self._clients = OrderedDict((client_id, _Client.from_json(row)) for client_id, row in told["clients"])
         self._client_runs = sum(client.runs for client in self._clients.values())
 

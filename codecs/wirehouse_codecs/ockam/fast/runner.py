@@ -50,6 +50,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("answers", pa.bool_()),
         pa.field("answers_requested_at_ns", pa.int64()),
         pa.field("answers_request_byte_start", pa.int64()),
+        pa.field("answers_request_capture_id", pa.binary()),
         pa.field("answers_index", UNSIGNED),
         pa.field("answers_limit", UNSIGNED),
         pa.field("answers_data", pa.binary()),
@@ -279,6 +280,10 @@ class _Frames(CutFrames):
         def of(here: Array, before: Array) -> Array:
             return np.concatenate([here, before])[source] if len(before) else here[source]
 
+        pieces = self._feed.pieces[self._first : self._first + len(rows.arrived_at_ns)]
+        places = [*(piece.place for piece in pieces), *(request.where.place for request in rows.carried)]
+        captures = pa.array([place.capture_id for place in places], pa.binary())
+        placed = of(numbers[loops.PIECE], np.arange(len(pieces), len(places), dtype=np.uint32))
         data = rows.data
         held = is_push & of(rows.held, old.held)
         begins = of(numbers[loops.DATA], (old.begins + len(data)).astype(np.uint32))
@@ -289,6 +294,7 @@ class _Frames(CutFrames):
             pa.array(answers),
             pa.array(of(arrived, old.arrived), mask=~answers),
             pa.array(of(starts, old.starts), mask=~answers),
+            captures.take(pa.array(placed, mask=~answers)),
             unsigned(of(words[loops.INDEX], old.indexes), is_pull),
             unsigned(of(words[loops.LIMIT], old.limits), is_pull),
             parts(data, begins, np.where(held, sizes, 0), pa.binary(), held),

@@ -85,6 +85,7 @@ ANSWERS_TYPE: Final = pa.struct(
     [
         ("requested_at_ns", pa.int64()),
         ("request_byte_start", pa.int64()),
+        ("request_capture_id", pa.binary()),
         ("index", UINT),
         ("limit", UINT),
         ("anonymous", pa.bool_()),

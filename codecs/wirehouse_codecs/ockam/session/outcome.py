@@ -49,6 +49,7 @@ class Answers:
 
     requested_at_ns: int
     request_byte_start: int
+    request_capture_id: bytes
     #: Of a pull.
     index: int | None
     limit: int | None
@@ -68,6 +69,7 @@ class Answers:
         return cls(
             requested_at_ns=request.where.place.arrived_at_ns,
             request_byte_start=request.where.byte_start,
+            request_capture_id=request.where.place.capture_id,
             index=request.index,
             limit=request.limit,
             anonymous=request.name is None if is_create else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -1101,3 +1101,72 @@ def test_nothing_is_ordered_by_pushes_of_another_clock() -> None:
     assert found(0) == ["index_decreases"]
     assert found(1) == []
     assert found(9) == []
+
+
+def by_captures(
+    apart_ns: int, *captures: tuple[str, str], event: type[Stored] | type[Got] | type[Replied]
+) -> list[str]:
+    """What is found where the second of two requests is answered with less, `apart_ns` after the first answer.
+
+    Each was captured with its answer, or both in captures of their own, named first.
+    """
+    key = KEY if event is Stored else NAME_KEY
+    fold, talk, told = Fold(key), Talk(), list[Told]()
+    said: list[Event] = []
+    if event is Replied:
+        said = [Init(talk.where(one), "orders", None, False, one) for one in ("old", "new")]
+        where = talk.where("old")
+        said.append(Replied(where, "old", where.arrived_at_ns - 1))
+    for number, (asked_in, answered_in) in enumerate(captures):
+        talk.now_ns += apart_ns
+        sent_ns = talk.now_ns
+        where = talk.where(f"connection {number}")._replace(capture_id=answered_in.encode())
+        requested_in = asked_in.encode()
+        if event is Stored:
+            said.append(Stored(where, 9 - number, sent_ns, requested_in))
+        elif event is Got:
+            got = Got(where, "me", "orders", None, 9 - number, requested_at_ns=sent_ns, service="i")
+            said.append(replace(got, requested_in=requested_in))
+        else:
+            said.append(Replied(where, ("new", "old")[number], sent_ns, requested_in=requested_in))
+    for one in said:
+        told += fold.take(one)
+        if isinstance(one, Stored | Got):
+            told += fold.take(OpenPushes(b"open", [(talk.now_ns - 1, 1)]))
+        told += fold.end_window()
+        fold = Fold(key, snapshot=fold.snapshot())
+    return [one.rule.name for one in of(Found, told)]
+
+
+@pytest.mark.parametrize(
+    ("event", "rule"), [(Stored, "index_decreases"), (Got, "saved_index_lowered"), (Replied, "address_changed")]
+)
+def test_two_captures_show_no_order_within_what_their_clocks_may_differ(
+    event: type[Stored] | type[Got] | type[Replied], rule: str
+) -> None:
+    one, two, split = ("one", "one"), ("two", "two"), ("two", "one")
+    # In one capture the order is sure, however short the time.
+    assert by_captures(9, one, one, event=event) == [rule]
+    assert by_captures(9, split, one, event=event) == [rule]
+    # Requests in one capture and answers in another one, or each connection in its own.
+    assert by_captures(9, split, split, event=event) == []
+    assert by_captures(9, one, two, event=event) == []
+    assert by_captures(streams.CLOCKS_NS, one, two, event=event) == []
+    assert by_captures(streams.CLOCKS_NS + 1, one, two, event=event) == [rule]
+
+
+def test_what_was_delivered_just_before_its_push_in_another_capture_is_confirmed() -> None:
+    def found(pulled_in: bytes, pushed_ns: int) -> list[str]:
+        talk, fold = Talk(), Fold(KEY)
+        first = Stored(talk.where("p"), 1, None)
+        delivered = Delivered(talk.where("c")._replace(capture_id=pulled_in), 0, [(1, 2)], "me")
+        talk.now_ns += pushed_ns
+        pushed_at_ns = talk.now_ns
+        stored = Stored(talk.where("p"), 2, pushed_at_ns, b"capture")
+        events: list[Event] = [first, delivered, stored, Closed(b"p"), Closed(b"c")]
+        told = [one for event in events for one in fold.take(event)]
+        return [one.rule.name for one in of(Found, [*told, *fold.end_window()])]
+
+    assert found(b"capture", 9) == ["index_never_confirmed"]
+    assert found(b"another", 9) == []
+    assert found(b"another", streams.CLOCKS_NS + 1) == ["index_never_confirmed"]

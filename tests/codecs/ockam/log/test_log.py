@@ -278,6 +278,7 @@ def test_answers_point_at_their_requests() -> None:
     for row in answered:
         request = requests[row["answers"]["request_byte_start"]]
         assert request["arrived_at_ns"] == row["answers"]["requested_at_ns"]
+        assert request["capture_id"] == row["answers"]["request_capture_id"]
         assert (
             row["message"]["kind"] == "error"
             or request["message"]["kind"].split("_")[0] == (row["message"]["kind"].split("_")[0])
