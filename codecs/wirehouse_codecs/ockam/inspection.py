@@ -13,8 +13,8 @@ from wirehouse_codecs.logs import inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
-from wirehouse_codecs.ockam.correlation.events import TELLING, Heard
-from wirehouse_codecs.ockam.correlation.streams import Found
+from wirehouse_codecs.ockam.correlation.events import Found
+from wirehouse_codecs.ockam.correlation.log_events import TELLING, Heard
 from wirehouse_codecs.ockam.log.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL

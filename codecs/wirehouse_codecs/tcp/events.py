@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
@@ -96,3 +97,17 @@ class Closed(NamedTuple):
 
 
 Event = Opened | Data | Hole | Unordered | OverlapDiffers | ResetIgnored | Closed
+
+
+class End(StrEnum):
+    """How a connection ended, as its session needs to know."""
+
+    CLOSED = "closed"
+    RESET = "reset"
+    #: The capture has no end of it: it may have gone on.
+    CAPTURE_END = "capture_end"
+
+    @classmethod
+    def of(cls, closed: Closed) -> End:
+        """The end that `closed` is."""
+        return {"fin": cls.CLOSED, "reset": cls.RESET}.get(closed.how, cls.CAPTURE_END)

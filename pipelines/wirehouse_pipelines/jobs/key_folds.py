@@ -80,8 +80,7 @@ def stage(
     The state of a key is in the column `state` of its newest living row in `state_table`; `mine` selects this stage's
     rows there. A key that was silent for longer than `horizon_ns` starts without state.
     """
-    known = {field.name: field.type for field in columns}
-    schema = pa.schema([*columns, *((name, pa.string()) for name in _CARRIED if name not in known)])
+    schema = pa.schema([*columns, *((name, pa.string()) for name in _CARRIED)])
     alive = work.alive()
     found = spark_tables.files(work.lake, state_table, alive) if alive else []
     state = dict.fromkeys((*keys, "window_start", "state"), ())

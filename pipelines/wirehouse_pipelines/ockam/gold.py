@@ -14,19 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.logs.rows import CONNECTION
-from wirehouse_codecs.ockam.correlation.events import EVENT, events_in
-from wirehouse_codecs.ockam.correlation.streams import (
-    Compared,
-    ConsumerRow,
-    Fold,
-    Found,
-    Hole,
-    LagRow,
-    Observation,
-    StreamRow,
-    Told,
-    Where,
-)
+from wirehouse_codecs.ockam.correlation.data_changes import Compared, Observation
+from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Hole, LagRow, StreamRow, Told, Where
+from wirehouse_codecs.ockam.correlation.log_events import EVENT, events_in
+from wirehouse_codecs.ockam.correlation.streams import Fold
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
 from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN

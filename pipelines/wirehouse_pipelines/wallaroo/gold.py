@@ -196,22 +196,21 @@ def _keys(kind: str, *columns: pa.Array) -> pa.Array:
 
 def _by_session(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare sessions: their begin for their instance, and their end for it and for their worker."""
-    session = {field.name: column for field, column in zip(*_fields(rows, "session"), strict=True)}
-    worker = _keys("worker", session["worker"])
-    instance = _keys("instance", session["program_name"], session["instance_name"])
-    ended, named = session["ended"].is_valid(), instance.is_valid()
+    worker = _keys("worker", *_of(rows, "session", "worker"))
+    instance = _keys("instance", *_of(rows, "session", "program_name", "instance_name"))
+    end, started_at_ns, ended_at_ns = _of(rows, "session", "ended", "started_at_ns", "ended_at_ns")
+    ended, named = end.is_valid(), instance.is_valid()
     parts = [
-        (named, instance, session["started_at_ns"], 0),
-        (ended, worker, session["ended_at_ns"], 1),
-        (pc.and_(ended, named), instance, session["ended_at_ns"], 1),
+        (named, instance, started_at_ns, 0),
+        (ended, worker, ended_at_ns, 1),
+        (pc.and_(ended, named), instance, ended_at_ns, 1),
     ]
     return pa.concat_batches(_keyed(rows, *part) for part in parts)
 
 
 def _by_stream(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare the streams of instances."""
-    stream = rows.column("stream")
-    names = (pc.struct_field(stream, name) for name in ("program_name", "instance_name"))
+    names = _of(rows, "stream", "program_name", "instance_name")
     key = _keys(_STREAM_KEY, *names, rows.column("stream_id").cast(pa.string()))
     return _keyed(rows, key.is_valid(), key, rows.column("arrived_at_ns"), 0)
 
@@ -221,10 +220,9 @@ def _keyed(rows: pa.RecordBatch, wanted: pa.Array, key: pa.Array, at_ns: pa.Arra
     return made.append_column("ends", pa.repeat(pa.scalar(ends, pa.int32()), made.num_rows))
 
 
-def _fields(rows: pa.RecordBatch, struct: str) -> tuple[list[pa.Field], list[pa.Array]]:
-    """The fields of a struct, and their columns."""
-    fields = list(rows.schema.field(struct).type)
-    return fields, [pc.struct_field(rows.column(struct), field.name) for field in fields]
+def _of(rows: pa.RecordBatch, struct: str, *names: str) -> list[pa.Array]:
+    """These fields of a struct, as columns."""
+    return [pc.struct_field(rows.column(struct), name) for name in names]
 
 
 class _Judged(KeyFold):
@@ -327,13 +325,7 @@ class _Resumes(KeyFold):
 # How far streams got
 
 _ALL_SENT: Final = {**dict.fromkeys((*_ENTITY, "stream_id"), ()), "message": ("kind", "message_id")}
-_PROGRESS: Final = pa.schema(
-    [
-        (TABLE, pa.string()),
-        ("state", pa.string()),
-        *_own(PROGRESS),
-    ]
-)
+_PROGRESS: Final = pa.schema([(TABLE, pa.string()), ("state", pa.string()), *_own(PROGRESS)])
 #: Columns of `_again`'s rows of a stream, and what these are joined by.
 _AGAIN: Final = pa.schema(
     [
@@ -379,7 +371,7 @@ def _again(rows: pa.RecordBatch, after: Mapping[tuple[str, str], pa.Table]) -> p
     # A file of the table has rows of one source and window.
     place = {name: rows.column(name)[0] for name in ("source", "window_start")}
     columns = {name: rows.column(name) for name in ("connection_id", "stream_id")}
-    columns |= {name: pc.struct_field(rows.column("message"), name) for name in ("kind", "message_id")}
+    columns["kind"], columns["message_id"] = _of(rows, "message", "kind", "message_id")
     sent = pa.table(columns).filter(pc.field("kind") == "MESSAGE")
     whose = after[place["source"].as_py(), place["window_start"].as_py()]
     whose = whose.filter(pc.is_in(whose["connection_id"], pc.unique(columns["connection_id"])))
@@ -415,8 +407,9 @@ class _Progress(KeyFold):
         row, self._newest = self._newest, None
         if row is None:
             return None
-        told = row | row["stream"] | self._stream.before | {TABLE: PROGRESS, "replayed": self._stream.replayed}
-        told["state"] = None
+        told = row | row["stream"] | self._stream.before
+        # Not the state of the stream's machine, nor the carried one.
+        told |= {TABLE: PROGRESS, "state": None, "replayed": self._stream.replayed}
         return pa.RecordBatch.from_pylist([told, {TABLE: STATE, "state": self._stream.snapshot()}], schema=_PROGRESS)
 
 

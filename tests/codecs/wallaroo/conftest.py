@@ -10,6 +10,7 @@ import pytest
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.frames import (
     Ack,
@@ -25,7 +26,7 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
+from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import ALL
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tests.support.landed import landed_packets
 from wirehouse_codecs.logs import tcp_inspection
-from wirehouse_codecs.ockam.correlation.events import EVENT_COLUMNS, Heard, events_in
+from wirehouse_codecs.ockam.correlation.log_events import EVENT_COLUMNS, Heard, events_in
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate

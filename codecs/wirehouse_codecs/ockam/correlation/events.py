@@ -1,334 +1,334 @@
-"""What the rows of the log say to the folds of `streams`, and what one capture shows by them."""
+"""Events of streams, findings and rows about them, and the keys under which events are folded.
+
+An event is one thing that a connection said of a stream. log_events.py makes events from the rows of the log, and
+streams.py folds them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from decimal import Decimal
-from hashlib import blake2b
-from itertools import pairwise, starmap
-from math import inf
-from operator import itemgetter
-from typing import Any, Final
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
+from wirehouse_codecs.core.rules import Rule
 
-from wirehouse_codecs.core.intervals import runs_of
-from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
-from wirehouse_codecs.ockam.correlation.streams import (
-    Asked,
-    Closed,
-    Delivered,
-    Event,
-    Got,
-    Init,
-    Observation,
-    OpenPushes,
-    Partial,
-    Replied,
-    Saved,
-    Stored,
-    Told,
-    Where,
-    address_key,
-    data_changed,
-    judge,
-    name_key,
-)
-from wirehouse_codecs.ockam.log.log import SESSION
-from wirehouse_codecs.ockam.options import IndexConvention
-from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
-from wirehouse_codecs.ockam.wire.messages import Kind, Status
-
-Row = dict[str, Any]
-
-_WHERE = itemgetter(*Where._fields)
-#: Events in columns: EVENT says which it is; then a place, and what the events have.
-EVENT: Final = "event"
-EVENT_COLUMNS: Final = (
-    *(EVENT, *Where._fields),
-    *("stream_name", "partition", "client_id", "index", "anonymous"),
-    *(
-        "requested_at_ns",
-        "requested_in",
-        "requested",
-        "missed",
-        "stream_address",
-        "service",
-        "asker",
-        "seen_by",
-        "lacks",
-        "indexes",
-        "open_pushes",
-    ),
-)
+#: Runs that a row of a hole shows; `messages` counts all.
+MOST_SHOWN: Final = 64
 
 
-#: The kinds of messages of which events or observations are made, unless the session ignores them.
-TELLING: Final = (
-    *(Kind.CREATE_RESPONSE, Kind.CREATE_PARTITIONED_RESPONSE, Kind.PUSH_RESPONSE, Kind.PULL_RESPONSE),
-    *(Kind.INDEX_SAVE, Kind.INDEX_RESPONSE),
-)
+# What is taken: by the million, so what is frozen elsewhere is not here, where it takes twice the time to make
 
 
-def events_of(row: Row) -> Iterator[tuple[str, Event]]:
-    """The events of a row of kind `message`, each with its key; none of one that its session ignores.
+class Where(NamedTuple):
+    """The place of a message, in the names and the order of the log's columns."""
 
-    If messages were missed before it, its keys are told first.
+    connection_id: bytes
+    direction: str
+    byte_start: int
+    byte_end: int
+    capture_id: bytes
+    record_number: int
+    arrived_at_ns: int
+
+    def to_json(self) -> list[Any]:
+        """What `from_json` takes."""
+        return [self.connection_id.hex(), *self[1:4], self.capture_id.hex(), *self[5:]]
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> Where:
+        """What `to_json` wrote."""
+        connection_id, direction, start, end, capture_id, record_number, arrived_at_ns = row
+        return cls(
+            bytes.fromhex(connection_id), direction, start, end, bytes.fromhex(capture_id), record_number, arrived_at_ns
+        )
+
+
+class Moment(NamedTuple):
+    """When something arrived, by the clock of its capture."""
+
+    at_ns: int
+    capture_id: bytes
+
+    def is_before(self, other: Moment, clocks_ns: int) -> bool:
+        """It surely came first: the records of one capture are in order, those of two by clocks that may differ."""
+        return self.at_ns < other.at_ns - (0 if self.capture_id == other.capture_id else clocks_ns)
+
+
+def arrival(where: Where) -> Moment:
+    """When the message came."""
+    return Moment(where.arrived_at_ns, where.capture_id)
+
+
+def request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
+    """When the request came that was answered at `where`."""
+    return Moment(at_ns, where.capture_id if requested_in is None else requested_in)
+
+
+@dataclass(slots=True)
+class Init:
+    """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
+
+    where: Where
+    stream_name: str
+    partition: int | None
+    anonymous: bool | None
+    stream_address: str | None = None
+    #: Who captured it: several have several clocks.
+    seen_by: str = ""
+
+
+@dataclass(slots=True)
+class Stored:
+    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
+
+    where: Where
+    index: int
+    pushed_at_ns: int | None
+    #: The capture of the push; None = that of its answer.
+    requested_in: bytes | None = None
+
+
+@dataclass(slots=True)
+class Replied:
+    """A stream whose name has several addresses confirms a push or answers a pull: it is said under that name alone."""
+
+    where: Where
+    stream_address: str
+    #: When the request arrived; None = it isn't known.
+    requested_at_ns: int | None
+    #: As of Init.
+    seen_by: str = ""
+    #: As of Stored.
+    requested_in: bytes | None = None
+
+
+@dataclass(slots=True)
+class Asked:
+    """A push or pull goes to an address that no Init of its connection gave, the first one there."""
+
+    where: Where
+
+
+@dataclass(slots=True)
+class Delivered:
+    """A pull is answered with messages (intervals.runs_of, in their order)."""
+
+    where: Where
+    #: The requested index; None = the request wasn't seen.
+    requested: int | None
+    runs: Sequence[tuple[int, int]]
+    #: The client that pulled; None = not known: then what it went through isn't judged when a client saves there.
+    consumer: str | None
+    #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
+    missed: int = 0
+    #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
+    asker: str = ""
+    #: When the pull arrived; None = it isn't known.
+    requested_at_ns: int | None = None
+    #: As of Stored.
+    requested_in: bytes | None = None
+
+
+@dataclass(slots=True)
+class Saved:
+    """A client saves an index."""
+
+    where: Where
+    client_id: str
+    stream_name: str
+    partition: int | None
+    index: int
+    #: As of Delivered.
+    missed: int = 0
+    asker: str = ""
+    #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
+    guessed: bool = False
+    #: Another connection of its host lacks bytes, with which messages may have come to it.
+    lacks: bool = False
+
+
+@dataclass(slots=True)
+class Got:
+    """A client is told its saved index; None = no record."""
+
+    where: Where
+    client_id: str
+    stream_name: str
+    partition: int | None
+    index: int | None
+    #: As of Delivered.
+    missed: int = 0
+    #: When the GetIndex arrived; None = it isn't known.
+    requested_at_ns: int | None = None
+    #: The address that answered.
+    service: str = ""
+    #: As of Saved.
+    asker: str = ""
+    guessed: bool = False
+    #: As of Init.
+    seen_by: str = ""
+    #: As of Stored.
+    requested_in: bytes | None = None
+
+
+@dataclass(slots=True)
+class OpenPushes:
+    """The pushes of a connection to this stream that have no answer at a window's end, and how many arrived when.
+
+    It comes when they changed, and before `end_window`.
     """
-    for key, event in _said_in(row):
-        if row["missed"] and not isinstance(event, Asked):
-            yield key, Partial(row["connection_id"])
-        yield key, event
+
+    connection_id: bytes
+    pushes: Sequence[tuple[int, int]]
 
 
-def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
-    message, address = row["message"], row["stream_address"]
-    if message["ignored"] == NOT_GIVEN:
-        yield address_key(address), Asked(Where(*_WHERE(row)))
-    if message["ignored"] is not None:
-        return
-    where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
-    if answers.get("unsure"):
-        answers = {}
-    name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
-    asker, guessed = row["requester"] or "", address is None
-    asked_at_ns, asked_in = answers.get("requested_at_ns"), answers.get("request_capture_id")
-    named: Event | None = None
-    match message["kind"]:
-        case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
-            named = Init(where, name, partition, answers.get("anonymous"), address)
-        case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
-            yield address_key(address), Stored(where, int(message["index"]), asked_at_ns, asked_in)
-        case Kind.PULL_RESPONSE if address is not None:
-            runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
-            index = _integer(answers.get("index"))
-            asked = (asked_at_ns, asked_in)
-            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker, *asked)
-        case Kind.INDEX_SAVE:
-            named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
-        case Kind.INDEX_RESPONSE:
-            index, service = _integer(message["index"]), "=>".join(message["return_route"])
-            about = (client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
-            named = Got(where, *about, requested_in=asked_in)
-    if named is not None:
-        yield name_key(name, partition), named
-        if address is not None:
-            yield address_key(address), named
+@dataclass(slots=True)
+class Closed:
+    """The connection ended, after all that was told of it: pushes that are open at the window's end stay so."""
+
+    connection_id: bytes
 
 
-def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
-    """The events of rows with EVENT_COLUMNS: what `events_of` gives for messages, and where connections stand."""
-    columns = {name: batch.column(name) for name in EVENT_COLUMNS}
-    lists = {name: unsigned(columns[name]) for name in ("partition", "index", "requested")}
-    lists["runs"] = _runs(columns.pop("indexes"))
-    plain = (name for name in columns if name not in (*lists, *Where._fields))
-    lists |= {name: columns[name].to_pylist() for name in plain}
-    wheres = starmap(Where, zip(*(columns[name].to_pylist() for name in Where._fields), strict=True))
-    names = tuple(lists)
-    for where, *values in zip(wheres, *lists.values(), strict=True):
-        row = dict(zip(names, values, strict=True))
-        yield _MADE[row[EVENT]](where, row)
+@dataclass(slots=True)
+class Partial:
+    """A connection with the stream lacks bytes: it comes before what it may explain.
+
+    That is after the last message before the hole, or, if the connection began before the capture, before its first
+    message.
+    """
+
+    connection_id: bytes
 
 
-def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
-    opened = ((pushes["pushed_at_ns"], pushes["count"]) for pushes in row["open_pushes"])
-    return OpenPushes(where.connection_id, list(opened))
+Event = Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
-def _saved(where: Where, row: Mapping[str, Any]) -> Event:
-    client_id, name, partition, index, missed = _named(row)
-    guessed, lacks = row["stream_address"] is None, bool(row["lacks"])
-    return Saved(where, client_id, name, partition, index, missed, row["asker"] or "", guessed, lacks)
+# What is told
 
 
-def _got(where: Where, row: Mapping[str, Any]) -> Event:
-    client_id, name, partition, index, missed = _named(row)
-    asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
-    guessed, seen_by = row["stream_address"] is None, row["seen_by"]
-    about = (client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed, seen_by)
-    return Got(where, *about, row["requested_in"])
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule that messages break together, at the one that completes it."""
+
+    rule: Rule
+    where: Where
+    message: str
+    #: None = it is found under a name.
+    stream_address: str | None
 
 
-def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
-    requested, runs, consumer, missed = row["requested"], row["runs"], row["client_id"], row["missed"]
-    asked = (row["requested_at_ns"], row["requested_in"])
-    return Delivered(where, requested, runs, consumer, missed, row["asker"] or "", *asked)
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Confirmed messages below what a client saved that it never received. Judged once, when it saves."""
+
+    #: `consumer_hole`: no response to it passed over them; `server_gap`: one did, as if they were deleted.
+    kind: str
+    #: The save.
+    where: Where
+    stream_address: str | None
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    saved: int
+    first_index: int
+    last_index: int
+    messages: int
+    #: The first `MOST_SHOWN` of them.
+    runs: tuple[tuple[int, int], ...]
 
 
-_named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
-#: By the name of the event.
-_MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
-    "init": lambda where, row: Init(
-        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
-    ),
-    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"], row["requested_in"]),
-    "replied": lambda where, row: Replied(
-        where, row["stream_address"], row["requested_at_ns"], row["seen_by"], row["requested_in"]
-    ),
-    "asked": lambda where, row: Asked(where),
-    "delivered": _delivered,
-    "saved": _saved,
-    "got": _got,
-    "partial": lambda where, row: Partial(where.connection_id),
-    "open_pushes": _open_pushes,
-    "closed": lambda where, row: Closed(where.connection_id),
-}
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """A stream as it stands at a window's end, if it changed there."""
+
+    #: Its first message.
+    where: Where
+    stream_address: str
+    #: Of the first Init; None = none was seen.
+    stream_name: str | None
+    partition: int | None
+    #: The lowest and the highest index that was confirmed.
+    first_index: int | None
+    last_index: int | None
+    #: Pushes that were confirmed, and their different indexes.
+    confirmed: int
+    indexes: int
+    #: Messages in responses to pulls, also those that came again.
+    delivered: int
+    last_at_ns: int
 
 
-def unsigned(column: pa.Array) -> list[Any]:
-    """Whole numbers below 2^64 of a column of decimals; None of null. A decimal each would cost ten times as much."""
-    if column.null_count == len(column):
-        return [None] * len(column)
-    numbers: list[Any] = _low_words(column).tolist()
-    if column.null_count:
-        valid = column.is_valid().to_pylist()
-        return [number if there else None for number, there in zip(numbers, valid, strict=True)]
-    return numbers
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A client of a stream as both stand at a window's end, if either changed there."""
+
+    #: The client's last message or answer.
+    where: Where
+    stream_address: str | None
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    #: The highest index that it saved, or was told that it had.
+    saved: int | None
+    #: The next index that it needs by that (wire: 0 and none both mean the beginning); None = not known.
+    position: int | None
+    #: The highest index that was delivered to it; how many different ones; how many messages came again.
+    delivered: int | None
+    delivered_messages: int
+    redelivered: int
+    #: The stream's highest confirmed index.
+    latest: int | None
+    #: Confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
+    lag: int | None
+    #: Confirmed indexes that a pull passed over before the client processed them, and that were not delivered to it.
+    lost: int | None
+    #: At the client's last message, the age of the oldest message that `lag` counts; None = not known.
+    lag_seconds: float | None
+    #: Connections on which it was seen.
+    connections: int
 
 
-def _low_words(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Of each decimal the lower 64 bits, which are all of a number below 2^64."""
-    words = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, 2)
-    return words[column.offset : column.offset + len(column), 0]
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """A change of where a client of a stream stands, or of how much waits for it."""
+
+    #: What changed it: `push`, `save`, `pull` or `delete`.
+    cause: str
+    #: The message that did.
+    where: Where
+    stream_address: str
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    #: The others as in ConsumerRow, after that message.
+    saved: int | None
+    position: int | None
+    delivered: int | None
+    latest: int | None
+    lag: int | None
+    lost: int | None
+    lag_seconds: float | None
 
 
-def _runs(column: pa.ListArray) -> list[Any]:
-    """`intervals.runs_of` of each list."""
-    ends = np.concatenate([[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))])
-    values = column.flatten()
-    if not len(values):
-        return [()] * len(column)
-    numbers = _low_words(values)
-    follows = (numbers[1:] - numbers[:-1] == 1) & (numbers[1:] > numbers[:-1])
-    begins = np.union1d(ends[:-1][ends[:-1] < ends[-1]], np.flatnonzero(~follows) + 1)
-    runs = list(zip(numbers[begins].tolist(), numbers[np.append(begins[1:], len(numbers)) - 1].tolist(), strict=True))
-    bounds = np.searchsorted(begins, ends).tolist()
-    return [tuple(runs[begin:end]) for begin, end in pairwise(bounds)]
+Told = Found | Hole | StreamRow | ConsumerRow | LagRow
 
 
-def _integer(number: Decimal | None) -> int | None:
-    """Unsigned 64-bit numbers are decimals in the log."""
-    return None if number is None else int(number)
+def address_key(stream_address: str) -> str:
+    """The key of a stream: of all that is said of it where its address is known."""
+    return json.dumps(["address", stream_address])
 
 
-def observations_of(row: Row) -> Iterator[Observation]:
-    """The data that a row of kind `message` tells, by digest."""
-    message, address = row["message"], row["stream_address"]
-    if message["ignored"] is not None or address is None:
-        return
-    where = Where(*_WHERE(row))
-    if message["kind"] == Kind.PULL_RESPONSE:
-        for pulled in message["messages"]:
-            yield Observation(where, address, int(pulled["index"]), _digest(pulled["data"]), False)
-    elif message["kind"] == Kind.PUSH_RESPONSE and message["status"] == Status.OK:
-        data = (row["answers"] or {}).get("data")
-        if data is not None:
-            yield Observation(where, address, int(message["index"]), _digest(data), True)
+def name_key(stream_name: str, partition: int | None) -> str:
+    """The key of a name: of every Init, Saved, Got and Replied with it, whatever the address, beside the stream's key.
+
+    Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
+    here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
+    A stream without partitions is partition 0 of its name.
+    """
+    return json.dumps(["name", stream_name, partition or 0])
 
 
-def _digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=16).digest()
-
-
-class Heard:
-    """All that the rows of one capture say, in memory, whatever their order."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[int, int, str, Event]] = []
-        self._observations: list[Observation] = []
-        #: The keys under which a connection says something.
-        self._keys: dict[bytes, dict[str, None]] = {}
-        #: The host of each connection's client.
-        self._hosts: dict[bytes, str] = {}
-        #: How each connection stands, as it was told last.
-        self._sessions: dict[bytes, Row] = {}
-
-    def take(self, row: Row) -> None:
-        """A row of the log."""
-        if row["row_kind"] == SESSION:
-            self._sessions[row["connection_id"]] = row["session"]
-        elif row["row_kind"] == CONNECTION:
-            self._hosts[row["connection_id"]] = row["connection"]["client_address"]
-        elif row["row_kind"] == MESSAGE:
-            for key, event in events_of(row):
-                self._events.append((row["arrived_at_ns"], row["record_number"], key, event))
-                self._keys.setdefault(row["connection_id"], {})[key] = None
-            self._observations += observations_of(row)
-
-    def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
-        """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
-        events = list(self.placed())
-        partial: list[tuple[float, float, str, Event]] = []
-        ended: list[tuple[float, float, str, Event]] = []
-        for connection_id, session in self._sessions.items():
-            opened: dict[str, list[tuple[int, int]]] = {}
-            for pushes in session["open_pushes"]:
-                at_ns, count = pushes["pushed_at_ns"], pushes["count"]
-                opened.setdefault(address_key(pushes["stream_address"]), []).append((at_ns, count))
-            for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
-                if session["partial_at_ns"] is not None:
-                    partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))
-                ended.append((inf, inf, key, OpenPushes(connection_id, opened.get(key, []))))
-                if session["closed"]:
-                    ended.append((session["closed_at_ns"], inf, key, Closed(connection_id)))
-        in_order = sorted([*partial, *events, *ended], key=itemgetter(0, 1))
-        told = judge([(key, event) for _, _, key, event in in_order], convention)
-        observed = sorted(self._observations, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))
-        return [*told, *data_changed(observed)]
-
-    def placed(self) -> Iterator[tuple[int, int, str, Event]]:
-        """The events, each with the host of its client; what is saved under a name also under the stream's address.
-
-        That is the one which was given to the name last, for the first time.
-        """
-        given: dict[str, list[str]] = {}
-        names, lacking = self._names_of_several(), self._lacking()
-        for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
-            if isinstance(event, Delivered | Saved | Got) and event.asker:
-                event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
-            if isinstance(event, Asked | Saved):
-                connection_id = event.where.connection_id
-                lack = lacking.get(self._hosts.get(connection_id), {})
-                if isinstance(event, Saved):
-                    others = (since_ns for one, since_ns in lack.items() if one != connection_id)
-                    event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
-                elif lack:
-                    continue
-            address = given[key][-1] if key in given else None
-            if isinstance(event, Saved | Got) and event.guessed and address is not None:
-                own = address_key(address)
-                self._keys[event.where.connection_id][own] = None
-                if event.missed:
-                    yield at_ns, number, own, Partial(event.where.connection_id)
-                yield at_ns, number, own, event
-            yield at_ns, number, key, event
-            if isinstance(event, Stored | Delivered):
-                asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
-                for address, name in names.get(key, ()):
-                    yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
-            if isinstance(event, Init) and event.stream_address is not None:
-                addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
-                if event.stream_address not in addresses:
-                    addresses.append(event.stream_address)
-
-    def _lacking(self) -> dict[str | None, dict[bytes, int]]:
-        """By host of clients, its connections that lack bytes, and since when: there more may have come."""
-        lacking: dict[str | None, dict[bytes, int]] = {}
-        for connection_id, session in self._sessions.items():
-            if session["partial"]:
-                lacking.setdefault(self._hosts.get(connection_id), {})[connection_id] = session["partial_at_ns"]
-        return lacking
-
-    def _names_of_several(self) -> dict[str, list[tuple[str, str]]]:
-        """By key of a stream: its address, with each key of a name that has others too."""
-        addresses: dict[str, dict[str, None]] = {}
-        for *_, event in self._events:
-            if isinstance(event, Init) and event.stream_address is not None:
-                addresses.setdefault(name_key(event.stream_name, event.partition), {})[event.stream_address] = None
-        named: dict[str, list[tuple[str, str]]] = {}
-        for name, several in addresses.items():
-            for address in several if len(several) > 1 else ():
-                named.setdefault(address_key(address), []).append((address, name))
-        return named
+def quoted(text: str) -> str:
+    """A name or an address as messages show it."""
+    return repr(text if len(text) <= 64 else text[:63] + "…")

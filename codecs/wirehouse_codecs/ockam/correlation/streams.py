@@ -15,16 +15,41 @@ import json
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.intervals import Intervals, Run
-from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.ockam.correlation.clients import Client
+from wirehouse_codecs.ockam.correlation.events import (
+    MOST_SHOWN,
+    Asked,
+    Closed,
+    ConsumerRow,
+    Delivered,
+    Event,
+    Found,
+    Got,
+    Hole,
+    Init,
+    LagRow,
+    Moment,
+    OpenPushes,
+    Partial,
+    Replied,
+    Saved,
+    Stored,
+    StreamRow,
+    Told,
+    Where,
+    arrival,
+    quoted,
+    request,
+)
 from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
+from wirehouse_codecs.ockam.session.addresses import node_of
 from wirehouse_codecs.tcp.options import TcpOptions
 
 STATE_VERSION: Final = 7
@@ -39,9 +64,8 @@ MOST_RISES: Final = 65_536
 MOST_AGED: Final = 2_048
 #: Delivered runs that wait for a push to be confirmed with them; further ones are not judged.
 MOST_PENDING: Final = 16_384
-#: Connections whose open pushes are known, or whose highest index; connections by which a client is recognised.
+#: Connections whose open pushes are known, or whose highest index.
 MOST_CONNECTIONS: Final = 4_096
-MOST_RECENT: Final = 16
 #: So long after a packet that wasn't captured the hole is told at the latest: its connection says more, or is closed.
 HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
 #: Captures may have clocks that differ by so much: what two of them show is in a sure order if it is further apart.
@@ -50,315 +74,11 @@ CLOCKS_NS: Final = TcpOptions().hole_wait_ns
 MOST_NAME: Final = 1_024
 #: Names that shared an address, each told once; addresses of a name, and captures of a service that tell them.
 MOST_SHARING: Final = 64
-#: Runs that a row of a hole shows; `messages` counts all.
-MOST_SHOWN: Final = 64
-
-
-# What is taken: by the million, so what is frozen elsewhere is not here, where it takes twice the time to make
-
-
-class Where(NamedTuple):
-    """The place of a message, in the names and the order of the log's columns."""
-
-    connection_id: bytes
-    direction: str
-    byte_start: int
-    byte_end: int
-    capture_id: bytes
-    record_number: int
-    arrived_at_ns: int
-
-
-class Moment(NamedTuple):
-    """When something arrived, by the clock of its capture."""
-
-    at_ns: int
-    capture_id: bytes
-
-    def is_before(self, other: Moment, clocks_ns: int) -> bool:
-        """It surely came first: the records of one capture are in order, those of two by clocks that may differ."""
-        return self.at_ns < other.at_ns - (0 if self.capture_id == other.capture_id else clocks_ns)
-
-
-def _arrival(where: Where) -> Moment:
-    return Moment(where.arrived_at_ns, where.capture_id)
-
-
-def _request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
-    """When the request came that was answered at `where`."""
-    return Moment(at_ns, where.capture_id if requested_in is None else requested_in)
-
-
-@dataclass(slots=True)
-class Init:
-    """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
-
-    where: Where
-    stream_name: str
-    partition: int | None
-    anonymous: bool | None
-    stream_address: str | None = None
-    #: Who captured it: several have several clocks.
-    seen_by: str = ""
-
-
-@dataclass(slots=True)
-class Stored:
-    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
-
-    where: Where
-    index: int
-    pushed_at_ns: int | None
-    #: The capture of the push; None = that of its answer.
-    requested_in: bytes | None = None
-
-
-@dataclass(slots=True)
-class Replied:
-    """A stream whose name has several addresses confirms a push or answers a pull: it is said under that name alone."""
-
-    where: Where
-    stream_address: str
-    #: When the request arrived; None = it isn't known.
-    requested_at_ns: int | None
-    #: As of Init.
-    seen_by: str = ""
-    #: As of Stored.
-    requested_in: bytes | None = None
-
-
-@dataclass(slots=True)
-class Asked:
-    """A push or pull goes to an address that no Init of its connection gave, the first one there."""
-
-    where: Where
-
-
-@dataclass(slots=True)
-class Delivered:
-    """A pull is answered with messages (intervals.runs_of, in their order)."""
-
-    where: Where
-    #: The requested index; None = the request wasn't seen.
-    requested: int | None
-    runs: Sequence[tuple[int, int]]
-    #: The client that pulled; None = not known: then what it went through isn't judged when a client saves there.
-    consumer: str | None
-    #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
-    missed: int = 0
-    #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
-    asker: str = ""
-    #: When the pull arrived; None = it isn't known.
-    requested_at_ns: int | None = None
-    #: As of Stored.
-    requested_in: bytes | None = None
-
-
-@dataclass(slots=True)
-class Saved:
-    """A client saves an index."""
-
-    where: Where
-    client_id: str
-    stream_name: str
-    partition: int | None
-    index: int
-    #: As of Delivered.
-    missed: int = 0
-    asker: str = ""
-    #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
-    guessed: bool = False
-    #: Another connection of its host lacks bytes, with which messages may have come to it.
-    lacks: bool = False
-
-
-@dataclass(slots=True)
-class Got:
-    """A client is told its saved index; None = no record."""
-
-    where: Where
-    client_id: str
-    stream_name: str
-    partition: int | None
-    index: int | None
-    #: As of Delivered.
-    missed: int = 0
-    #: When the GetIndex arrived; None = it isn't known.
-    requested_at_ns: int | None = None
-    #: The address that answered.
-    service: str = ""
-    #: As of Saved.
-    asker: str = ""
-    guessed: bool = False
-    #: As of Init.
-    seen_by: str = ""
-    #: As of Stored.
-    requested_in: bytes | None = None
-
-
-@dataclass(slots=True)
-class OpenPushes:
-    """The pushes of a connection to this stream that have no answer at a window's end, and how many arrived when.
-
-    It comes when they changed, and before `end_window`.
-    """
-
-    connection_id: bytes
-    pushes: Sequence[tuple[int, int]]
-
-
-@dataclass(slots=True)
-class Closed:
-    """The connection ended, after all that was told of it: pushes that are open at the window's end stay so."""
-
-    connection_id: bytes
-
-
-@dataclass(slots=True)
-class Partial:
-    """A connection with the stream lacks bytes: it comes before what it may explain.
-
-    That is after the last message before the hole, or, if the connection began before the capture, before its first
-    message.
-    """
-
-    connection_id: bytes
-
-
-Event = Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
-
-
-# What is told
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A rule that messages break together, at the one that completes it."""
-
-    rule: Rule
-    where: Where
-    message: str
-    #: None = it is found under a name.
-    stream_address: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """Confirmed messages below what a client saved that it never received. Judged once, when it saves."""
-
-    #: `consumer_hole`: no response to it passed over them; `server_gap`: one did, as if they were deleted.
-    kind: str
-    #: The save.
-    where: Where
-    stream_address: str | None
-    stream_name: str | None
-    partition: int | None
-    client_id: str
-    saved: int
-    first_index: int
-    last_index: int
-    messages: int
-    #: The first `MOST_SHOWN` of them.
-    runs: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRow:
-    """A stream as it stands at a window's end, if it changed there."""
-
-    #: Its first message.
-    where: Where
-    stream_address: str
-    #: Of the first Init; None = none was seen.
-    stream_name: str | None
-    partition: int | None
-    #: The lowest and the highest index that was confirmed.
-    first_index: int | None
-    last_index: int | None
-    #: Pushes that were confirmed, and their different indexes.
-    confirmed: int
-    indexes: int
-    #: Messages in responses to pulls, also those that came again.
-    delivered: int
-    last_at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerRow:
-    """A client of a stream as both stand at a window's end, if either changed there."""
-
-    #: The client's last message or answer.
-    where: Where
-    stream_address: str | None
-    stream_name: str | None
-    partition: int | None
-    client_id: str
-    #: The highest index that it saved, or was told that it had.
-    saved: int | None
-    #: The next index that it needs by that (wire: 0 and none both mean the beginning); None = not known.
-    position: int | None
-    #: The highest index that was delivered to it; how many different ones; how many messages came again.
-    delivered: int | None
-    delivered_messages: int
-    redelivered: int
-    #: The stream's highest confirmed index.
-    latest: int | None
-    #: Confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
-    lag: int | None
-    #: Confirmed indexes that a pull passed over before the client processed them, and that were not delivered to it.
-    lost: int | None
-    #: At the client's last message, the age of the oldest message that `lag` counts; None = not known.
-    lag_seconds: float | None
-    #: Connections on which it was seen.
-    connections: int
-
-
-@dataclass(frozen=True, slots=True)
-class LagRow:
-    """A change of where a client of a stream stands, or of how much waits for it."""
-
-    #: What changed it: `push`, `save`, `pull` or `delete`.
-    cause: str
-    #: The message that did.
-    where: Where
-    stream_address: str
-    stream_name: str | None
-    partition: int | None
-    client_id: str
-    #: The others as in ConsumerRow, after that message.
-    saved: int | None
-    position: int | None
-    delivered: int | None
-    latest: int | None
-    lag: int | None
-    lost: int | None
-    lag_seconds: float | None
-
-
-Told = Found | Hole | StreamRow | ConsumerRow | LagRow
-_NOTHING: Final[tuple[Told, ...]] = ()
 #: Pushes of so long have one LagRow.
 BURST_NS: Final = 10**9
 #: After all that is ever captured.
 _LATER: Final = 2**63 - 1
-
-
-def address_key(stream_address: str) -> str:
-    """The key of a stream: of all that is said of it where its address is known."""
-    return json.dumps(["address", stream_address])
-
-
-def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of a name: of every Init, Saved, Got and Replied with it, whatever the address, beside the stream's key.
-
-    Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
-    here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
-    A stream without partitions is partition 0 of its name.
-    """
-    return json.dumps(["name", stream_name, partition or 0])
-
-
-# State
+_NOTHING: Final[tuple[Told, ...]] = ()
 
 
 class _Rise(NamedTuple):
@@ -380,162 +100,6 @@ class _Pending(NamedTuple):
     first: int
     last: int
     where: Where
-
-
-@dataclass(slots=True)
-class _Client:
-    where: Where
-    stream_name: str | None = None
-    partition: int | None = None
-    saved: int | None = None
-    position: int | None = None
-    #: It was told its saved index before.
-    answered: bool = False
-    #: What it resumed from is known.
-    resumed: bool = False
-    #: The highest index that was delivered to it, and what brought messages last.
-    last: int | None = None
-    brought: Where | None = None
-    delivered: Intervals = field(default_factory=Intervals)
-    #: What responses to it went through, from the requested index to the last. Below its floor nothing is judged: that
-    #: is what the client resumed from, and then what it saved.
-    covered: Intervals = field(default_factory=Intervals)
-    delivered_messages: int = 0
-    redelivered: int = 0
-    #: Messages that were passed over before it saved a higher index.
-    lost: int = 0
-    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
-    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
-    split: bool = False
-    connections: int = 0
-    #: Connections on which it was seen last, and how often messages had been missed there.
-    recent: dict[bytes, int] = field(default_factory=dict)
-    #: By who captured it and service, when its answers rose, to what, when that was asked for, and the capture of the
-    #: answer; by connection, the highest index that was saved or answered there. They are judged under names alone.
-    answers: dict[str, list[tuple[int, int, int, str]]] = field(default_factory=dict)
-    own: dict[str, int] = field(default_factory=dict)
-    changed: bool = False
-
-    @property
-    def runs(self) -> int:
-        return len(self.delivered) + len(self.covered)
-
-    def seen(self, where: Where, missed: int) -> None:
-        """It speaks, or is spoken to. Where something was missed that is its first sign of life again."""
-        self.where, self.changed = where, True
-        known = self.recent.get(where.connection_id)
-        if known is None:
-            self.connections += 1
-        if missed > (known or 0):
-            self.answered = self.resumed = False
-        if missed != known:
-            self.recent[where.connection_id] = missed
-            if len(self.recent) > MOST_RECENT:
-                del self.recent[next(iter(self.recent))]
-
-    def resume(self, index: int) -> None:
-        """Its first sign of life: what came before isn't judged."""
-        if not self.resumed:
-            self.resumed = True
-            self.covered.forget_below(index)
-
-    def deliver(self, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
-        self.brought = where
-        first, highest = runs[0]
-        if len(runs) > 1:
-            first, highest = min(first for first, _ in runs), max(last for _, last in runs)
-        begin = first if requested is None else requested
-        if requested is None:
-            # Nor is it known what the response passed over.
-            self.resumed = False
-        self.resume(begin)
-        for first, last in runs:
-            new = self.delivered.add(first, last)
-            self.delivered_messages += new
-            self.redelivered += last - first + 1 - new
-            if first < begin:
-                self.covered.add(first, last)
-        self.covered.add(begin, highest)
-        if self.last is None or highest > self.last:
-            self.last = highest
-
-    def is_after(self, where: Where) -> bool:
-        """What is said here came after what was delivered: on one connection, and by one clock. By two, what was held
-        back until an answer came is told with its packet."""
-        one, other = self.brought, where
-        if one is None or one.connection_id != other.connection_id:
-            return False
-        return (one.capture_id, one.record_number) != (other.capture_id, other.record_number)
-
-    def note_own(self, where: Where, index: int) -> None:
-        """An index that the session of its connection compares with later answers."""
-        key = where.connection_id.hex()
-        self.own[key] = max(index, self.own.get(key, 0))
-        if len(self.own) > MOST_RECENT:
-            del self.own[next(iter(self.own))]
-
-    def lowered(self, got: Got, clocks_ns: int) -> int | None:
-        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
-        session compares them."""
-        index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
-        risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
-        answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
-        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
-        is_sure = asked_ns is not None and asked_ns < answered_ns
-        before = None
-        if is_sure and asked_ns is not None:
-            asked = _request(got.where, asked_ns, got.requested_in)
-            for at_ns, highest, since_ns, capture in reversed(risen):
-                if Moment(at_ns, bytes.fromhex(capture)).is_before(asked, clocks_ns):
-                    before = highest if since_ns < asked_ns else None
-                    break
-        # What a hole held back may have been answered before the service began anew.
-        if index and asked_ns is not None and (not risen or index > risen[-1][1]):
-            risen.append((answered_ns, index, asked_ns, got.where.capture_id.hex()))
-        del risen[:-MOST_RECENT]
-        if len(self.answers) > MOST_RECENT:
-            del self.answers[next(iter(self.answers))]
-        self.note_own(got.where, index)
-        return before if before is not None and before > index >= own else None
-
-    def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
-        """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
-        begin = self.covered.floor
-        if not self.delivered.holds(begin, end - 1):
-            for run in confirmed.within(begin, end - 1):
-                yield from self.delivered.missing(*run)
-
-    def move(self, saved: int | None, position: int) -> None:
-        """Its record stands at `saved` at least."""
-        if saved is not None and (self.saved is None or saved > self.saved):
-            self.saved = saved
-        if self.position is None or position > self.position:
-            self.position = position
-
-    def to_json(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
-        runs = {name: told[name].to_json() for name in ("delivered", "covered")}
-        recent = [[one.hex(), missed] for one, missed in self.recent.items()]
-        brought = None if self.brought is None else _where_to_json(self.brought)
-        return told | runs | {"where": _where_to_json(self.where), "brought": brought, "recent": recent}
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> _Client:
-        runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
-        recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        answers = {service: [tuple(one) for one in risen] for service, risen in told["answers"].items()}
-        where, brought = (None if told[name] is None else _where_from_json(told[name]) for name in ("where", "brought"))
-        return cls(**told | runs | {"where": where, "brought": brought, "recent": recent, "answers": answers})
-
-
-def _where_to_json(where: Where) -> list[Any]:
-    return [where.connection_id.hex(), *where[1:4], where.capture_id.hex(), *where[5:]]
-
-
-def _where_from_json(told: Sequence[Any]) -> Where:
-    connection_id, direction, start, end, capture_id, record_number, arrived_at_ns = told
-    connection_id, capture_id = bytes.fromhex(connection_id), bytes.fromhex(capture_id)
-    return Where(connection_id, direction, start, end, capture_id, record_number, arrived_at_ns)
 
 
 class Fold:
@@ -616,7 +180,7 @@ class Fold:
         #: Addresses that replied after a later one had, each told once.
         self._resumed: list[str] = []
         #: The one that was silent longest first.
-        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._clients: OrderedDict[str, Client] = OrderedDict()
         self._client_runs = 0
         #: Since the last window's end: anything, and what the rows of all clients show.
         self._changed = self._shared_changed = False
@@ -734,7 +298,7 @@ class Fold:
             return _NOTHING
         self._sharing.append(name)
         first = _stream(self._name, self._partition)
-        shown = f"{_quoted(self._address)} is the address of {first}, and of {_stream(*name)}"
+        shown = f"{quoted(self._address)} is the address of {first}, and of {_stream(*name)}"
         return [self._found("address_shared", init.where, shown)]
 
     def _name_used(self, init: Init) -> Sequence[Told]:
@@ -751,7 +315,7 @@ class Fold:
             self._note_given(init, init.stream_address)
         if not used or not init.anonymous:
             return _NOTHING
-        shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
+        shown = f"a stream without a name is given {quoted(init.stream_name)}, which was in use"
         return [self._found("create_other_name", init.where, shown)]
 
     def _note_given(self, init: Init, address: str) -> None:
@@ -777,7 +341,7 @@ class Fold:
         if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self._resumed:
             return _NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
-        sent = _request(replied.where, sent_ns, replied.requested_in)
+        sent = request(replied.where, sent_ns, replied.requested_in)
         before = (
             one
             for one, first in later
@@ -789,7 +353,7 @@ class Fold:
         self._resumed = [*self._resumed, address][-MOST_SHARING:]
         if {address, other} <= set(self._inits.get(replied.where.connection_id.hex(), ())):
             return _NOTHING
-        shown = f"{_quoted(address)} still answers, {_quoted(other)} is the address since, and answered before"
+        shown = f"{quoted(address)} still answers, {quoted(other)} is the address since, and answered before"
         return [Found(RULE["address_changed"], replied.where, shown, address)]
 
     def _ask(self, asked: Asked) -> Sequence[Told]:
@@ -809,7 +373,7 @@ class Fold:
         if where is None or where.arrived_at_ns > self._settled_ns:
             return []
         self._asked, self._blamed = None, True
-        return [self._found("address_not_from_init", where, f"no Init gave {_quoted(self._address or '')}")]
+        return [self._found("address_not_from_init", where, f"no Init gave {quoted(self._address or '')}")]
 
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, index = stored.where, stored.index
@@ -854,7 +418,7 @@ class Fold:
         """Another connection had a higher index before the push was sent. On one connection its session tells it."""
         if self._clocks or stored.pushed_at_ns is None or (own is not None and own > stored.index):
             return _NOTHING
-        pushed = _request(stored.where, stored.pushed_at_ns, stored.requested_in)
+        pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
         at = bisect_left(self._rises, (stored.pushed_at_ns,)) - 1
         while at >= 0 and not self._rises[at].moment.is_before(pushed, self._clocks_ns):
             if self._rises[at].highest <= stored.index:
@@ -876,8 +440,8 @@ class Fold:
         first, last, where = self._pending[at]
         if stored.pushed_at_ns is None:
             return
-        pushed = _request(stored.where, stored.pushed_at_ns, stored.requested_in)
-        if stored.index <= last and (self._clocks or not _arrival(where).is_before(pushed, self._clocks_ns)):
+        pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
+        if stored.index <= last and (self._clocks or not arrival(where).is_before(pushed, self._clocks_ns)):
             rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
             self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
 
@@ -952,7 +516,7 @@ class Fold:
 
     # Clients
 
-    def _named(self, said: Saved | Got) -> _Client | None:
+    def _named(self, said: Saved | Got) -> Client | None:
         """The client that an index message names."""
         client = self._client(said.client_id, said.where, said.missed, said.stream_name, said.partition)
         if self._unnamed and client is not None:
@@ -967,7 +531,7 @@ class Fold:
                 self._askers.popitem(last=False)
         return client
 
-    def _forget(self, client: _Client, below: int) -> None:
+    def _forget(self, client: Client, below: int) -> None:
         """What the client has below an index isn't judged any more."""
         held = client.runs
         client.covered.forget_below(below)
@@ -975,12 +539,12 @@ class Fold:
 
     def _client(
         self, client_id: str, where: Where, missed: int, stream_name: str | None = None, partition: int | None = None
-    ) -> _Client | None:
+    ) -> Client | None:
         client = self._clients.get(client_id)
         if client is None:
             if len(client_id) > MOST_NAME:
                 return None
-            client = self._clients[client_id] = _Client(where)
+            client = self._clients[client_id] = Client(where)
             if len(self._clients) > MOST_CLIENTS:
                 _, forgotten = self._clients.popitem(last=False)
                 self._client_runs -= forgotten.runs
@@ -1030,24 +594,24 @@ class Fold:
         for run in self._passed.within(first, last):
             yield from self._confirmed.within(*run)
 
-    def _lost_to(self, client: _Client, gone: Iterable[Run]) -> int:
+    def _lost_to(self, client: Client, gone: Iterable[Run]) -> int:
         """How many of these were not delivered to the client."""
         return sum(_count(client.delivered.missing(*run)) for run in gone)
 
     def _ahead(self, saved: Saved, position: int, expected: int) -> list[Told]:
         if position <= expected:
             return []
-        shown = f"client {_quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
+        shown = f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
         return [self._found("save_ahead", saved.where, shown)]
 
-    def _holes(self, saved: Saved, client: _Client, position: int) -> Iterator[Told]:
+    def _holes(self, saved: Saved, client: Client, position: int) -> Iterator[Told]:
         undelivered = list(client.undelivered(self._confirmed, position))
         if not undelivered:
             return
         never = [part for run in undelivered for part in client.covered.missing(*run)]
         passed = [part for run in undelivered for part in client.covered.within(*run)]
         if never:
-            shown = f"client {_quoted(saved.client_id)} saves {saved.index}, but {_shown(never)} never came to it"
+            shown = f"client {quoted(saved.client_id)} saves {saved.index}, but {_shown(never)} never came to it"
             yield self._found("consumer_hole", saved.where, shown)
         for kind, runs in (("consumer_hole", never), ("server_gap", passed)):
             if runs:
@@ -1065,7 +629,7 @@ class Fold:
                     tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
                 )
 
-    def _speaks_elsewhere(self, client: _Client, connection_id: bytes) -> bool:
+    def _speaks_elsewhere(self, client: Client, connection_id: bytes) -> bool:
         """Another connection of the client may be open; connections that were forgotten may be its."""
         forgotten = client.connections > len(client.recent)
         return any(one in client.recent or forgotten or not one for one in self._alive if one != connection_id)
@@ -1079,13 +643,13 @@ class Fold:
         told: list[Told] = []
         known = client.saved or 0
         if self._address is None and (before := client.lowered(got, self._clocks_ns)) is not None:
-            shown = f"client {_quoted(client_id)} is told {index}, after {before} on another connection"
+            shown = f"client {quoted(client_id)} is told {index}, after {before} on another connection"
             told.append(self._found("saved_index_lowered", where, shown))
         judged = self._address is None and client.answered and not self._partial
         # What a capture lost of a connection that may still be open would be told later.
         judged = judged and not self._speaks_elsewhere(client, where.connection_id)
         if index is not None and index > known and judged:
-            shown = f"client {_quoted(client_id)} is told {index}, saved was only {known}"
+            shown = f"client {quoted(client_id)} is told {index}, saved was only {known}"
             told.append(self._found("index_never_saved", where, shown))
         recorded = index is not None and (index > 0 or client.saved is not None)
         position = index + (not self._next) if index is not None and recorded else 0
@@ -1173,7 +737,7 @@ class Fold:
         """Of the rises so far back one in so many is kept."""
         return 1 << (behind // MOST_AGED).bit_length()
 
-    def _age(self, client: _Client, now_ns: int) -> float | None:
+    def _age(self, client: Client, now_ns: int) -> float | None:
         """The age of the oldest message that the client can still read, at `now_ns`."""
         assert client.position is not None
         index = client.position
@@ -1266,7 +830,7 @@ class Fold:
         return self._indexes if not self._passed and self._lowest is not None and position <= self._lowest else None
 
     @staticmethod
-    def _received(client: _Client, gone: Intervals) -> int:
+    def _received(client: Client, gone: Intervals) -> int:
         """How many of these were delivered to the client, from its position on."""
         if client.last is None or not gone:
             return 0
@@ -1279,14 +843,14 @@ class Fold:
         """The state as JSON, after `end_window`."""
         told = {
             "version": STATE_VERSION,
-            "first": None if self._first is None else _where_to_json(self._first),
-            "asked": None if self._asked is None else _where_to_json(self._asked),
+            "first": None if self._first is None else self._first.to_json(),
+            "asked": None if self._asked is None else self._asked.to_json(),
             "alive": [connection_id.hex() for connection_id in self._alive],
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
             "unnamed": list(self._unnamed.items()),
             "askers": list(self._askers.items()),
-            "pending": [[first, last, _where_to_json(where)] for first, last, where in self._pending],
+            "pending": [[first, last, where.to_json()] for first, last, where in self._pending],
             "rises": [[*rise[:3], rise.capture_id.hex()] for rise in self._rises],
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
             **{name: getattr(self, "_" + name) for name in _PLAIN},
@@ -1301,18 +865,18 @@ class Fold:
             setattr(self, "_" + name, told[name])
         for name in _INTERVALS:
             setattr(self, "_" + name, Intervals.from_json(told[name]))
-        self._first = None if told["first"] is None else _where_from_json(told["first"])
-        self._asked = None if told["asked"] is None else _where_from_json(told["asked"])
+        self._first = None if told["first"] is None else Where.from_json(told["first"])
+        self._asked = None if told["asked"] is None else Where.from_json(told["asked"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
         self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
         self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
-        self._pending = [_Pending(first, last, _where_from_json(where)) for first, last, where in told["pending"]]
+        self._pending = [_Pending(first, last, Where.from_json(where)) for first, last, where in told["pending"]]
         self._rises = [
             _Rise(at_ns, number, top, bytes.fromhex(capture)) for at_ns, number, top, capture in told["rises"]
         ]
-        self._clients = OrderedDict((client_id, _Client.from_json(row)) for client_id, row in told["clients"])
+        self._clients = OrderedDict((client_id, Client.from_json(row)) for client_id, row in told["clients"])
         self._client_runs = sum(client.runs for client in self._clients.values())
 
 
@@ -1342,17 +906,8 @@ _PLAIN: Final = (
 _INTERVALS: Final = ("confirmed", "unconfirmed", "passed")
 
 
-def node_of(stream_address: str) -> str:
-    """The node that the address of a stream begins with."""
-    return stream_address.rpartition("=>")[0]
-
-
 def _stream(name: str, partition: int | None) -> str:
-    return _quoted(name) + (f" partition {partition}" if partition else "")
-
-
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 64 else text[:63] + "…")
+    return quoted(name) + (f" partition {partition}" if partition else "")
 
 
 def _count(runs: Iterable[Run]) -> int:
@@ -1377,66 +932,3 @@ def judge(events: Iterable[tuple[str, Event]], convention: IndexConvention = Ind
     for fold in folds.values():
         told += fold.end_window()
     return told
-
-
-# Data
-
-
-@dataclass(slots=True)
-class Observation:
-    """The data at an index, by the push that was confirmed with it or by a pull."""
-
-    where: Where
-    stream_address: str
-    index: int
-    #: Of its data; equal for equal data.
-    digest: bytes
-    confirmed: bool
-
-
-class Compared:
-    """Rule `data_changed` at one index of a stream: each observation against those before it.
-
-    Pulled data is to be that of a confirmed push, else that of the first pull. That two pushes are confirmed with one
-    index is `duplicate_index`: the data of both counts, also where a pull returns it before the second confirm comes.
-    """
-
-    def __init__(self) -> None:
-        #: Whether a confirm told it, and the digests.
-        self._pushed = False
-        self._digests: set[bytes] = set()
-
-    def take(self, observations: Sequence[Observation]) -> list[Found]:
-        """Those of the next window, in the order of arrival."""
-        confirmed_at = {one.digest: at for at, one in enumerate(observations) if one.confirmed}
-        # Of what was pushed one is the data, whatever was pulled before its confirm.
-        return [
-            found
-            for at, observation in enumerate(observations)
-            if (found := self._compare(observation, {each for each, last in confirmed_at.items() if last > at}))
-        ]
-
-    def _compare(self, observation: Observation, confirmed_later: set[bytes]) -> Found | None:
-        digest, confirmed = observation.digest, observation.confirmed
-        found = None
-        differs = bool(self._digests) and digest not in self._digests and not (confirmed and self._pushed)
-        if differs and not (self._digests if confirmed else {digest}) <= confirmed_later:
-            other = "that of the confirmed push" if self._pushed or confirmed else "an earlier pull's"
-            address = observation.stream_address
-            shown = f"the data at index {observation.index} of {_quoted(address)} is not {other}"
-            found = Found(RULE["data_changed"], observation.where, shown, address)
-        if confirmed:
-            self._digests = self._digests | {digest} if self._pushed else {digest}
-            self._pushed = True
-        elif not self._digests:
-            self._digests = {digest}
-        return found
-
-
-def data_changed(observations: Iterable[Observation]) -> list[Found]:
-    """What `Compared` finds in observations of any streams, in the order of arrival."""
-    of_messages: dict[tuple[str, int], list[Observation]] = {}
-    for observation in observations:
-        of_messages.setdefault((observation.stream_address, observation.index), []).append(observation)
-    found = [one for of_message in of_messages.values() for one in Compared().take(of_message)]
-    return sorted(found, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))

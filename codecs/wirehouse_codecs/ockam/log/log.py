@@ -20,7 +20,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.session.outcome import Answers, End, Found, Outcome
+from wirehouse_codecs.ockam.session.outcome import Answers, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import RequestKind
 from wirehouse_codecs.ockam.session.session import Session
 from wirehouse_codecs.ockam.wire.messages import (
@@ -41,6 +41,7 @@ from wirehouse_codecs.ockam.wire.messages import (
 from wirehouse_codecs.ockam.wire.reader import NOT_BARE, Reader, Received
 from wirehouse_codecs.ockam.wire.routed import LOCAL, Routed
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
@@ -196,7 +197,7 @@ class Conversation:
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
-        end = _ENDS.get(closed.how, End.CAPTURE_END)
+        end = End.of(closed)
         self._closed_at_ns = closed.place.arrived_at_ns
         # That nothing was captured any more says nothing of what didn't come. A reset is believed some time after it.
         last = closed.place if end is End.CLOSED else self._connection.last
@@ -357,9 +358,6 @@ class Conversation:
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)
         self._channels = set(state["channels"])
-
-
-_ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
 
 
 def _envelope(routed: Routed) -> dict[str, Any]:

@@ -6,22 +6,12 @@ The names of why a message is ignored are values of the log's column `ignored`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.ockam.session.requests import Request, RequestKind, RequestState, Where
 from wirehouse_codecs.ockam.wire.messages import Message
 from wirehouse_codecs.ockam.wire.reader import Received
-
-
-class End(StrEnum):
-    """How a connection ends."""
-
-    CLOSED = "closed"
-    RESET = "reset"
-    CAPTURE_END = "capture_end"
-
 
 #: Why a message is no account of what the service has: its request was answered before, or never sent; it is an Init
 #: with another name, or an index for another key than was asked for; it is a request that its address can't take, or

@@ -41,7 +41,7 @@ from wirehouse_codecs.ockam.session.errors import judge_error
 from wirehouse_codecs.ockam.session.indexes import judge_get, judge_index, judge_save, mixed_routes
 from wirehouse_codecs.ockam.session.judging import Frame, is_complete
 from wirehouse_codecs.ockam.session.memory import Memory, Role, remember, short
-from wirehouse_codecs.ockam.session.outcome import End, Found, Outcome
+from wirehouse_codecs.ockam.session.outcome import Found, Outcome
 from wirehouse_codecs.ockam.session.push_pull import judge_confirm, judge_pull, judge_pull_response, judge_push
 from wirehouse_codecs.ockam.session.requests import UNANSWERED, Request, RequestKind, Where
 from wirehouse_codecs.ockam.session.undecoded import ASKS, note_undecoded
@@ -49,6 +49,7 @@ from wirehouse_codecs.ockam.wire.messages import Kind, Message, Names
 from wirehouse_codecs.ockam.wire.reader import Received
 from wirehouse_codecs.ockam.wire.routed import route_text
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 
 SNAPSHOT_VERSION: Final = 4
 #: An answer may be so long on its way when its connection is reset.

@@ -23,6 +23,7 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, Dialect
 from wirehouse_codecs.wallaroo.fast import runner
@@ -45,7 +46,7 @@ from wirehouse_codecs.wallaroo.log.rows import MOST_CHARACTERS, references, sess
 from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
-from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
+from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
@@ -168,7 +169,7 @@ class Conversation:
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
-        end = _ENDS.get(closed.how, End.CAPTURE_END)
+        end = End.of(closed)
         self._take(self._fast.finish(closed.place, closed=end is not End.CAPTURE_END))
         for direction in Direction:
             rest = self._fast.reader.rest(direction)
@@ -440,7 +441,6 @@ class Conversation:
 _SECRET_TAGS: Final = frozenset(
     bytes([dialect.tags[kind]]) for dialect in DIALECTS.values() for kind in (Hello, Error) if kind in dialect.tags
 )
-_ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
 
 
 def _hasher(key: bytes) -> Callable[[bytes], bytes]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, Dialect
-from wirehouse_codecs.wallaroo.session.outcome import End, State, UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import State, UnsentAck, Where
 from wirehouse_codecs.wallaroo.session.streams import Stream
 
 #: Streams that a session remembers; messages of further ones are not judged.
@@ -152,11 +153,11 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """What `restore` takes. Equal sessions give equal values."""
-        marks = {name: getattr(self, _attribute(name)) for name in _MARKS}
+        marks = {name: getattr(self, name) for name in _MARKS}
         texts = {name: getattr(self, name) for name in _BYTES}
         return {
             "dialect": self.dialect.name,
-            "plain": {name: getattr(self, _attribute(name)) for name in _PLAIN},
+            "plain": {name: getattr(self, name) for name in _PLAIN},
             "marks": {name: None if where is None else where.to_json() for name, where in marks.items()},
             "bytes": {name: None if text is None else text.hex() for name, text in texts.items()},
             "state": self.state,
@@ -173,10 +174,10 @@ class Memory:
         """Go on from what `to_json` wrote."""
         self.dialect = DIALECTS[state["dialect"]]
         for name in _PLAIN:
-            setattr(self, _attribute(name), state["plain"][name])
+            setattr(self, name, state["plain"][name])
         for name in _MARKS:
             row = state["marks"][name]
-            setattr(self, _attribute(name), None if row is None else Where.from_json(row))
+            setattr(self, name, None if row is None else Where.from_json(row))
         for name in _BYTES:
             text = state["bytes"][name]
             setattr(self, name, None if text is None else bytes.fromhex(text))
@@ -190,7 +191,7 @@ class Memory:
         self.streams = {stream_id: Stream.from_json(row) for stream_id, row in state["streams"]}
 
 
-#: What is carried as it is, frames, and bytes, by their stored names.
+#: What is carried as it is, places of frames, and bytes.
 _PLAIN: Final = (
     "late",
     "unordered",
@@ -209,15 +210,11 @@ _PLAIN: Final = (
     "untracked",
     "unattributed",
     "ids",
-    "_started",
-    "_hello_judged",
-    "_answered",
-    "_early_ok",
-    "_unaware_ns",
+    "started",
+    "hello_judged",
+    "answered",
+    "early_ok",
+    "unaware_ns",
 )
-_MARKS: Final = ("_hello", "_error", "_violation", "dry")
+_MARKS: Final = ("hello", "error", "violation", "dry")
 _BYTES: Final = ("program_name", "instance_name", "cookie_digest")
-
-
-def _attribute(stored: str) -> str:
-    return stored.removeprefix("_")

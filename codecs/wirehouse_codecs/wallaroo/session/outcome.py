@@ -46,14 +46,6 @@ class Kind(StrEnum):
     UNDECODABLE = "UNDECODABLE"
 
 
-class End(StrEnum):
-    """How a connection ends."""
-
-    CLOSED = "closed"
-    RESET = "reset"
-    CAPTURE_END = "capture_end"
-
-
 AFTER_ERROR: Final = "after_error"
 AFTER_VIOLATION: Final = "after_violation"
 AFTER_RESTART: Final = "after_restart"

@@ -25,6 +25,7 @@ from typing import Final
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.frames import KIND_OF, Error, Frame
 from wirehouse_codecs.wallaroo.options import WallarooOptions
@@ -43,7 +44,6 @@ from wirehouse_codecs.wallaroo.session.outcome import (
     AFTER_ERROR,
     AFTER_VIOLATION,
     NOT_FOR_SOURCES,
-    End,
     Found,
     Kind,
     Outcome,
@@ -54,7 +54,7 @@ from wirehouse_codecs.wallaroo.session.streams import ALL, Stream
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, Step, nothing, unlisted
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
-SNAPSHOT_VERSION: Final = 7
+SNAPSHOT_VERSION: Final = 8
 
 
 def everything(_side: Direction, _byte_end: int) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import End, UnsentAck
+from wirehouse_codecs.wallaroo.session.outcome import UnsentAck
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from tests.support.landed import landed_packets, read_log, segments
 from tests.support.ockam_networks import PORT, Network
 from tests.support.searches import fast_first
 from tests.support.taps import Tap, any_tap, captured
-from wirehouse_codecs.ockam.correlation.events import Heard
-from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, StreamRow
+from wirehouse_codecs.ockam.correlation.events import ConsumerRow, StreamRow
+from wirehouse_codecs.ockam.correlation.log_events import Heard
 from wirehouse_codecs.ockam.log import log
 from wirehouse_codecs.ockam.options import OckamOptions
 

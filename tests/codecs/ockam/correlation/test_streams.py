@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.intervals import runs_of
-from wirehouse_codecs.ockam.correlation import streams
-from wirehouse_codecs.ockam.correlation.streams import (
+from wirehouse_codecs.ockam.correlation import clients, streams
+from wirehouse_codecs.ockam.correlation.data_changes import Observation, data_changed
+from wirehouse_codecs.ockam.correlation.events import (
     Closed,
     ConsumerRow,
     Delivered,
     Event,
-    Fold,
     Found,
     Got,
     Hole,
     Init,
     LagRow,
-    Observation,
     OpenPushes,
     Partial,
     Replied,
@@ -35,10 +34,9 @@ from wirehouse_codecs.ockam.correlation.streams import (
     Told,
     Where,
     address_key,
-    data_changed,
-    judge,
     name_key,
 )
+from wirehouse_codecs.ockam.correlation.streams import Fold, judge
 from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import SET_RULES
 
@@ -576,9 +574,10 @@ def test_where_windows_are_cut_changes_nothing(words: list[Any], cuts: set[int],
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for very little."""
-    bounds = {"MOST_RUNS": 3, "MOST_CLIENT_RUNS": 4, "MOST_CLIENTS": 1, "MOST_RISES": 3, "MOST_RECENT": 1}
+    bounds = {"MOST_RUNS": 3, "MOST_CLIENT_RUNS": 4, "MOST_CLIENTS": 1, "MOST_RISES": 3}
     for name, bound in bounds.items():
         monkeypatch.setattr(streams, name, bound)
+    monkeypatch.setattr(clients, "MOST_RECENT", 1)
 
 
 @pytest.mark.usefixtures("narrow")

@@ -15,8 +15,8 @@ import pytest
 from tests.support.landed import LATE_NS, landed_file, landed_packets, read_log, segments
 from tests.support.searches import fast_first
 from wirehouse_codecs.core.rules import Severity
-from wirehouse_codecs.ockam.correlation.events import Heard
-from wirehouse_codecs.ockam.correlation.streams import Found
+from wirehouse_codecs.ockam.correlation.events import Found
+from wirehouse_codecs.ockam.correlation.log_events import Heard
 from wirehouse_codecs.ockam.log import log
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL, RULE

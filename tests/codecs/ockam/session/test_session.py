@@ -17,7 +17,7 @@ from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULE, SET_RULES
 from wirehouse_codecs.ockam.session import memory
 from wirehouse_codecs.ockam.session import requests as waiting
-from wirehouse_codecs.ockam.session.outcome import ANSWERS_NOTHING, End, Found, Outcome
+from wirehouse_codecs.ockam.session.outcome import ANSWERS_NOTHING, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import (
     TRANSITIONS,
     UNANSWERED,
@@ -54,6 +54,7 @@ from wirehouse_codecs.ockam.wire.messages import (
 from wirehouse_codecs.ockam.wire.reader import Received
 from wirehouse_codecs.ockam.wire.routed import TCP, Address, Route, Routed, local
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 
 SECOND = 1_000_000_000
 MOST = 2**64 - 1

@@ -20,8 +20,8 @@ from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
-from wirehouse_codecs.ockam.correlation.events import Heard
-from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Told
+from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Told
+from wirehouse_codecs.ockam.correlation.log_events import Heard
 from wirehouse_codecs.ockam.inspection import recognises
 from wirehouse_codecs.ockam.log.log import SCHEMA, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions

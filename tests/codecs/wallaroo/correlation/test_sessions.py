@@ -11,9 +11,10 @@ import pytest
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold, Folds, SetFound, keys
 from wirehouse_codecs.wallaroo.frames import Error, Ok
-from wirehouse_codecs.wallaroo.session.outcome import End, UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import UnsentAck, Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
 SECOND = 10**9

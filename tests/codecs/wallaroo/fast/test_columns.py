@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from wirehouse_codecs.compiled import arrow
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Data
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, NOTHING_SEEN, Dialect
 from wirehouse_codecs.wallaroo.fast import judge, runner
@@ -38,7 +39,7 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.session import memory, streams
-from wirehouse_codecs.wallaroo.session.outcome import End, Kind, State
+from wirehouse_codecs.wallaroo.session.outcome import Kind, State
 from wirehouse_codecs.wallaroo.session.sent_ids import Entry, Sent
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Framer, decode, encode

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.frames import Error, Hello, Notify, Ok, VersionForm
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session.outcome import End
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import encode
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, NOTHING_SEEN
 from wirehouse_codecs.wallaroo.frames import (
     Ack,
@@ -33,7 +34,7 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, JUDGED_AFTER_END, RULE, SET_RULES
-from wirehouse_codecs.wallaroo.session.outcome import End, Found, Kind, Outcome, State
+from wirehouse_codecs.wallaroo.session.outcome import Found, Kind, Outcome, State
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, unlisted

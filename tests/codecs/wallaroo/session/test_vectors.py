@@ -16,6 +16,7 @@ import pytest
 
 from wirehouse_codecs.core.rules import Place, Severity
 from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.frames import (
     KIND_OF,
     Ack,
@@ -30,7 +31,7 @@ from wirehouse_codecs.wallaroo.frames import (
     Restart,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.session.outcome import End, Found, Outcome
+from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Decoded
 from wirehouse_codecs.wallaroo.wire.reader import Reader, Received

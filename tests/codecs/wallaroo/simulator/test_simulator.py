@@ -18,6 +18,7 @@ from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.simulate.script import Close, Conversation, Ending, Event, Send, written
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.packets import FIN, RST, parse
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, NOTHING_SEEN
@@ -35,7 +36,6 @@ from wirehouse_codecs.wallaroo.frames import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE, RULES
-from wirehouse_codecs.wallaroo.session.outcome import End
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.simulator.connector import PORT

@@ -13,8 +13,8 @@ import pytest
 from tests.support.landed import landed_file, landed_packets
 from tests.support.ockam_clients import PORT, PULLED, STORED, Said, captured, consumed
 from wirehouse_codecs.logs import tcp_inspection
-from wirehouse_codecs.ockam.correlation.events import Heard
-from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Hole, StreamRow, Told
+from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Hole, StreamRow, Told
+from wirehouse_codecs.ockam.correlation.log_events import Heard
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.wire.messages import (
