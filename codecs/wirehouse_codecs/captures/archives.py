@@ -1,7 +1,7 @@
 """A reader of tar archives for untrusted input: POSIX.1-1988, pax, and GNU's long names.
 
 The input is a stream of bytes, the output the name and bytes of each member. Python's `tarfile` isn't used because it
-sets no limit to chained headers and announced sizes.
+sets no limit to announced sizes, and holds every record of chained headers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ _MOST_DIGITS: Final = 20
 _REGULAR: Final = (b"0", b"\0", b"7")
 _GNU_NAME: Final = b"L"
 _EXTENSIONS: Final = b"x"
+#: Records of a pax header that matter here.
+_PATH: Final = b"path"
+_BYTES: Final = b"size"
 
 
 class Archive:
     """Reads the members of a tar archive one after the other.
 
-    `next` opens the next file and returns its name; `read` returns its bytes. Only names are held in memory.
+    `next` opens the next file and returns its name; `read` returns its bytes. Only the name and the size of one member
+    are held in memory, however many headers it has.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -59,9 +63,9 @@ class Archive:
                     self._lose(f"a header of {size} bytes, at most {_MOST_NAME_BYTES}", header)
                     return None
                 body = self.read(size)
-                extended |= {b"path": body.rstrip(b"\0")} if kind == _GNU_NAME else _extensions(body)
+                extended |= {_PATH: body.rstrip(b"\0")} if kind == _GNU_NAME else _extensions(body)
             elif kind in _REGULAR:
-                return (extended.get(b"path") or _name(header)).decode("utf-8", "replace")
+                return (extended.get(_PATH) or _name(header)).decode("utf-8", "replace")
             else:
                 extended = {}
         return None
@@ -109,7 +113,7 @@ def begins_archive(start: bytes) -> bool:
 
 
 def _extensions(body: bytes) -> dict[bytes, bytes]:
-    """The records of a pax header (`LENGTH NAME=VALUE` and a line break), up to the first malformed one."""
+    """Path and size in a pax header: records `LENGTH NAME=VALUE` and a line break, up to the first malformed one."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
@@ -118,7 +122,8 @@ def _extensions(body: bytes) -> dict[bytes, bytes]:
         name, equals, value = body[at + len(length) + 1 : end - 1].partition(b"=")
         if not equals or body[end - 1 : end] != b"\n":
             break
-        found[name] = value
+        if name in (_PATH, _BYTES):
+            found[name] = value
         at = end
     return found
 

@@ -44,10 +44,8 @@ def put_digests(data: Array, begins: Array, ends: Array, out: Array) -> None:
 class Digest:
     """The digest of bytes that arrive in pieces. Its state can be stored and restored."""
 
-    def __init__(self, state: bytes | None = None) -> None:
+    def __init__(self) -> None:
         self._hash = generichash.generichash_blake2b_init(digest_size=DIGEST)
-        if state is not None:
-            ffi.buffer(self._hash._statebuf)[:] = state
 
     def update(self, data: bytes | bytearray) -> None:
         """Add the next bytes."""
@@ -61,5 +59,12 @@ class Digest:
 
     @property
     def state(self) -> bytes:
-        """The state, from which a new Digest continues."""
+        """The state, from which `from_state` continues."""
         return bytes(ffi.buffer(self._hash._statebuf))
+
+    @classmethod
+    def from_state(cls, state: bytes) -> Digest:
+        """A digest that continues from `state`. ValueError: it has another size."""
+        digest = cls()
+        ffi.buffer(digest._hash._statebuf)[:] = state
+        return digest

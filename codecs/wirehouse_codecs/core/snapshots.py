@@ -5,8 +5,10 @@
     state = CODEC.read(text)
 
 A dataclass is declared once, and both directions follow from its annotations. No protocol writes them by hand. Fields
-may be `int`, `float`, `str`, `bool`, `bytes`, None, members of an enumeration, further dataclasses, `X | None`,
-`list[X]`, `set[X]`, `dict[K, V]` and `tuple[A, B, C]`.
+may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, members of an enumeration, further dataclasses and
+named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `tuple[A, B, C]` and `tuple[X, ...]`. They may also be
+objects of a class with hidden attributes: its property `state` is a value of one of these types, and its class method
+`from_state` makes an equal object of it.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
@@ -52,17 +54,15 @@ class _Form:
 
 
 class SnapshotCodec(Generic[State]):
-    """Writes and reads one dataclass. Make it once, at import: it takes the annotations apart."""
+    """Writes and reads values of one type. Make it once, at import: it takes the annotations apart."""
 
     def __init__(self, kind: type[State], *, what: str, version: int) -> None:
         """`what` names the state in error messages. Raise `version` whenever `kind` or its meaning changes."""
         form = _form(kind)
-        assert form.encode is not None
-        assert form.decode is not None
         self._what = what
         self._version = version
         self._layout = f"{crc32(form.layout.encode()):08x}"
-        self._encode, self._decode = form.encode, form.decode
+        self._types, self._encode, self._decode = form.types, form.encode or _same, form.decode or _same
 
     def write(self, state: State) -> str:
         """The state as text."""
@@ -83,7 +83,7 @@ class SnapshotCodec(Generic[State]):
             name = f"{found[0]} with another layout" if is_same else found[0]
             raise StateVersionError(what=self._what, found=name, expected=self._version)
         try:
-            state: State = self._decode(_checked(content.get("state"), list))
+            state: State = self._decode(_checked(content.get("state"), *self._types))
         except (ValueError, TypeError) as error:
             raise StateDamagedError(what=self._what, reason=str(error)) from error
         return state
@@ -104,6 +104,7 @@ _SCALARS: dict[Any, _Form] = {
     bool: _Form("bool", frozenset({bool})),
     None: _Form("None", frozenset({NoneType})),
     bytes: _Form("bytes", frozenset({str}), bytes.hex, bytes.fromhex),
+    bytearray: _Form("bytearray", frozenset({str}), bytearray.hex, bytearray.fromhex),
 }
 
 
@@ -118,11 +119,15 @@ def _form(kind: Any) -> _Form:
         return _collection(origin, _form(arguments[0]))
     if origin is dict:
         return _mapping(*map(_form, arguments))
-    if origin is tuple and Ellipsis not in arguments:
-        return _fixed(tuple(map(_form, arguments)))
+    if origin is tuple:
+        return _collection(tuple, _form(arguments[0])) if arguments[-1] is Ellipsis else _fixed(tuple, arguments)
     if isinstance(kind, type) and issubclass(kind, Enum):
         types = frozenset(type(member.value) for member in kind)
         return _Form(f"{kind.__name__}{[member.value for member in kind]}", types, attrgetter("value"), kind)
+    if isinstance(kind, type) and hasattr(kind, "from_state"):
+        return _of_state(kind)
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_tuple(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         return _dataclass(kind)
     raise TypeError(f"{kind} can't be part of a snapshot")
@@ -162,6 +167,8 @@ def _collection(origin: Callable[[Iterable[Any]], Any], form: _Form) -> _Form:
     name = f"[{form.layout}]"
     if origin is list:
         return _Form(name, frozenset({list}), encode, decode)
+    if origin is tuple:
+        return _Form(f"tuple{name}", frozenset({list}), encode, lambda row: tuple(decode(row)))
     return _Form(f"set{name}", frozenset({list}), lambda values: sorted(encode(values)), lambda row: set(decode(row)))
 
 
@@ -223,9 +230,30 @@ class _Row:
             _checked(value, *form.types)
 
 
-def _fixed(forms: Sequence[_Form]) -> _Form:
-    row = _Row(forms)
-    return _Form(f"({row.layout})", frozenset({list}), row.encode, lambda values: tuple(row.decode(values)))
+def _fixed(make: Callable[[Iterable[Any]], Any], kinds: Iterable[Any], name: str = "") -> _Form:
+    row = _Row([_form(kind) for kind in kinds])
+    return _Form(f"{name}({row.layout})", frozenset({list}), row.encode, lambda values: make(row.decode(values)))
+
+
+def _named_tuple(kind: Any) -> _Form:
+    hints = get_type_hints(kind)
+    return _fixed(kind._make, [hints[name] for name in kind._fields], f"{kind.__name__}{kind._fields}")
+
+
+def _of_state(kind: Any) -> _Form:
+    """An object whose attributes are hidden: its state is written in its place."""
+    form = _form(get_type_hints(kind.state.fget)["return"])
+    encode, decode = form.encode or _same, form.decode or _same
+    return _Form(
+        f"{kind.__name__}:{form.layout}",
+        form.types,
+        lambda value: encode(value.state),
+        lambda state: kind.from_state(decode(state)),
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _dataclass(kind: type[Any]) -> _Form:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.fast.judge import Plain, Spoken
@@ -27,19 +27,20 @@ from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.proposals import Proposal
 from wirehouse_codecs.bamboo.session.session import Session
+from wirehouse_codecs.bamboo.session.state import Memory
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire import bymux_packets, varu64
 from wirehouse_codecs.bamboo.wire.bymux import Broken
 from wirehouse_codecs.bamboo.wire.entries import wrongly_signed
 from wirehouse_codecs.bamboo.wire.messages import Cancel, CompressedPayload, RawPayload, kind_of
-from wirehouse_codecs.bamboo.wire.reader import Layer, Read, Reader
-from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.bamboo.wire.reader import Layer, Read, Reader, ReaderState
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-LOG_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: After a piece that doesn't fit the fast path, the reference path takes so many before the fast path is tried again.
 #: The number doubles each time that the try didn't pay. The fast path gets four times as many pieces as it took last.
 _FEWEST_READ: Final = 4
@@ -275,11 +276,11 @@ class Conversation:
         self._log, self._options, self._connection = log, options, connection
         self._senders = senders_of(options, log.client, server)
         late = connection.began_before_capture
-        self._reader = Reader(options, started_late=late)
-        self._account = Account(log, options, Session(options, started_late=late))
-        self._begun = False
-        if snapshot is not None:
-            self._restore(json.loads(snapshot))
+        carried = None if snapshot is None else CODEC.read(snapshot)
+        self._reader = Reader(options, started_late=late, state=None if carried is None else carried.reader)
+        memory = None if carried is None else carried.memory
+        self._account = Account(log, options, Session(options, started_late=late, memory=memory))
+        self._begun = carried is not None and carried.begun
         self._account.session.state.peer_received = peer_received(connection, options)
         self._plain = Plain(self._reader, self._account.session, options)
         #: How many pieces the fast path gets, and how many the reference path takes after one that doesn't fit.
@@ -381,21 +382,20 @@ class Conversation:
         self._account.conclude()
 
     def snapshot(self) -> str:
-        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
-        state = {
-            "version": LOG_VERSION,
-            "reader": self._reader.snapshot(),
-            "session": self._account.session.snapshot(),
-            "begun": self._begun,
-        }
-        return json.dumps(state, separators=(",", ":"))
+        """The state as text. It holds bytes of the wire, so it is sealed where it is stored."""
+        return CODEC.write(Carried(self._reader.state, self._account.session.state, self._begun))
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != LOG_VERSION:
-            raise StateVersionError(what="bamboo log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = Reader(self._options, snapshot=state["reader"])
-        self._account = Account(self._log, self._options, Session(self._options, snapshot=state["session"]))
-        self._begun = state["begun"]
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a conversation carries from window to window."""
+
+    reader: ReaderState
+    memory: Memory
+    begun: bool
+
+
+CODEC: Final = SnapshotCodec(Carried, what="bamboo connection", version=SNAPSHOT_VERSION)
 
 
 def add_rest(log: Log, reader: Reader, place: Place) -> None:

@@ -11,12 +11,12 @@ A violation on one connection ends the reading of both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from wirehouse_codecs.bamboo.log.conversation import (
+    SNAPSHOT_VERSION,
     Account,
     Senders,
     add_rest,
@@ -28,16 +28,16 @@ from wirehouse_codecs.bamboo.log.conversation import (
 )
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.session.session import Session
+from wirehouse_codecs.bamboo.session.state import Memory
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire.messages import Cancel, Propose
-from wirehouse_codecs.bamboo.wire.reader import Layer, Read, Reader
-from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.bamboo.wire.reader import Layer, Read, Reader, ReaderState
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import Dialogue, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-PAIRS_VERSION: Final = 2
 #: Ends of a connection that say where the streams of its sides end.
 _SAID_WHERE: Final = ("fin", "reset")
 
@@ -113,6 +113,42 @@ class Pair:
             self.account.conclude()
 
 
+# Carried state
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPair:
+    """What a pair carries from window to window."""
+
+    number: int
+    late: bool
+    port: int | None
+    memory: Memory
+    members: dict[Channel, Member]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPairs:
+    """What the pairs between two addresses carry."""
+
+    #: How many pairs there were.
+    numbers: int
+    pairs: list[CarriedPair]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedChannel:
+    """What the connection of one channel carries."""
+
+    #: The number of its pair.
+    pair: int
+    reader: ReaderState
+
+
+PAIRS_CODEC: Final = SnapshotCodec(CarriedPairs, what="bamboo pairs", version=SNAPSHOT_VERSION)
+CHANNEL_CODEC: Final = SnapshotCodec(CarriedChannel, what="bamboo channel", version=SNAPSHOT_VERSION)
+
+
 class Pairs:
     """The pairs of connections between two addresses. A `Gathering`."""
 
@@ -122,7 +158,7 @@ class Pairs:
         #: Those that aren't over, in the order in which they began.
         self._pairs: dict[int, Pair] = {}
         if snapshot is not None:
-            self._restore(json.loads(snapshot))
+            self._restore(PAIRS_CODEC.read(snapshot))
 
     def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
         """The dialogue of a connection: one that joins a pair, or goes on from its snapshot."""
@@ -132,8 +168,8 @@ class Pairs:
             pair = self._pair_of(channel, connection, log.client, late)
             reader = Reader(self.options, channel, started_late=late)
         else:
-            number, read = json.loads(snapshot)
-            pair, reader = self._pairs[number], Reader(self.options, channel, snapshot=read)
+            carried = CHANNEL_CODEC.read(snapshot)
+            pair, reader = self._pairs[carried.pair], Reader(self.options, channel, state=carried.reader)
         pair.connections[channel] = connection
         if channel is Channel.CONTROL:
             pair.account.session.state.peer_received = peer_received(connection, self.options)
@@ -175,43 +211,23 @@ class Pairs:
             pair.conclude()
 
     def snapshot(self) -> str | None:
-        """The pairs that aren't over, as JSON."""
+        """The pairs that aren't over, as text."""
         if not self._pairs:
             return None
         pairs = [
-            {
-                "number": pair.number,
-                "late": pair.late,
-                "port": pair.port,
-                "session": pair.account.session.snapshot(),
-                "members": {channel.value: _to_json(member) for channel, member in sorted(pair.members.items())},
-            }
+            CarriedPair(pair.number, pair.late, pair.port, pair.account.session.state, pair.members)
             for pair in self._pairs.values()
         ]
-        return json.dumps({"version": PAIRS_VERSION, "numbers": self._numbers, "pairs": pairs}, separators=(",", ":"))
+        return PAIRS_CODEC.write(CarriedPairs(self._numbers, pairs))
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state["version"] != PAIRS_VERSION:
-            raise StateVersionError(what="bamboo pairs", found=state["version"], expected=PAIRS_VERSION)
-        self._numbers = state["numbers"]
-        for row in state["pairs"]:
-            account = Account(self._log, self.options, Session(self.options, snapshot=row["session"]))
-            pair = Pair(row["number"], row["late"], row["port"], account)
-            for channel, member in sorted(row["members"].items()):
-                pair.join(Channel(channel), _from_json(member))
+    def _restore(self, state: CarriedPairs) -> None:
+        self._numbers = state.numbers
+        for carried in state.pairs:
+            account = Account(self._log, self.options, Session(self.options, memory=carried.memory))
+            pair = self._pairs[carried.number] = Pair(carried.number, carried.late, carried.port, account)
+            for channel, member in carried.members.items():
+                pair.join(channel, member)
             account.settle()
-            self._pairs[pair.number] = pair
-
-
-def _to_json(member: Member) -> list[Any]:
-    closed_at = None if member.closed_at is None else member.closed_at.to_json()
-    return [member.connection_id.hex(), member.first.to_json(), member.closed, closed_at, member.complete]
-
-
-def _from_json(row: list[Any]) -> Member:
-    connection_id, first, closed, closed_at, complete = row
-    place = None if closed_at is None else Place.from_json(closed_at)
-    return Member(bytes.fromhex(connection_id), Place.from_json(first), closed, place, complete)
 
 
 class Half:
@@ -287,5 +303,5 @@ class Half:
         """Emit the last rows of the pair."""
 
     def snapshot(self) -> str:
-        """The state as JSON; that of the session is the pair's."""
-        return json.dumps([self._pair.number, self._reader.snapshot()], separators=(",", ":"))
+        """The state as text; that of the session is the pair's."""
+        return CHANNEL_CODEC.write(CarriedChannel(self._pair.number, self._reader.state))

@@ -325,17 +325,6 @@ class Cursor:
         self.piece = self.plan.piece(index)
         self.at = self.plan.offset or 0 if index == 0 else 0
 
-    def to_json(self) -> list[Any]:
-        """The cursor as JSON. The plan is part of the proposal."""
-        return [self.piece, self.at, self.last, self.sent, self.metadata, self.lost]
-
-    @classmethod
-    def from_json(cls, plan: Plan, row: list[Any]) -> Cursor:
-        """The cursor that `to_json` wrote."""
-        piece, at, last, sent, metadata, lost = row
-        piece, sent = (None if one is None else Piece(*one) for one in (piece, sent))
-        return cls(plan, piece, at, Sent(last), sent, tuple(metadata), lost)
-
 
 SizeOf = Callable[[int], int | None]
 

@@ -74,16 +74,6 @@ class Doubt(NamedTuple):
     #: None: no proposal with this id is known.
     proposal_number: int | None
 
-    def to_json(self) -> list[Any]:
-        """The doubt as JSON, for snapshots."""
-        return [*self[:5], self.place.to_json(), *self[6:]]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> Doubt:
-        """The doubt that `to_json` wrote."""
-        rule, reason, role, byte_start, byte_end, place, *about = row
-        return cls(rule, reason, Role(role), byte_start, byte_end, Place.from_json(place), *about)
-
 
 class Ending(NamedTuple):
     """A rule that is broken because something never came, and the proposal that it is about."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.session.proposals import Heard
 from wirehouse_codecs.bamboo.wire import varu64, yamf
@@ -153,10 +153,8 @@ Key = tuple[bytes, int, int]
 class Known:
     """The most recent entries of a connection, by author, log id and sequence number."""
 
-    def __init__(self, rows: list[list[Any]] | None = None) -> None:
+    def __init__(self) -> None:
         self._entries: OrderedDict[Key, Heard] = OrderedDict()
-        for author, log_id, seq, heard in rows or ():
-            self._entries[bytes.fromhex(author), log_id, seq] = Heard.from_json(heard)
 
     def get(self, author: bytes, log_id: int, seq: int) -> Heard | None:
         """The entry, if it is known."""
@@ -201,6 +199,14 @@ class Known:
         else:
             del self._entries[author, log_id, seq]
 
-    def to_json(self) -> list[list[Any]]:
-        """The entries as JSON, for snapshots."""
-        return [[author.hex(), log_id, seq, one.to_json()] for (author, log_id, seq), one in self._entries.items()]
+    @property
+    def state(self) -> dict[Key, Heard]:
+        """The entries, the most recent one last."""
+        return self._entries
+
+    @classmethod
+    def from_state(cls, entries: dict[Key, Heard]) -> Known:
+        """What knows these entries."""
+        known = cls()
+        known._entries.update(entries)
+        return known

@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.session.cursor import Cursor, Plan, Settings
-from wirehouse_codecs.bamboo.setup import Channel, Role
+from wirehouse_codecs.bamboo.setup import Role
 from wirehouse_codecs.bamboo.wire import entry_verification, yamf
-from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
-from wirehouse_codecs.bamboo.wire.encoding import encode
 from wirehouse_codecs.bamboo.wire.entries import decode, wrongly_signed
 from wirehouse_codecs.bamboo.wire.lipmaa import SPINE, Broke, lipmaa, upper_pool
-from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, Eagerness, Propose
+from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, Propose
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.compiled.blake2b import Digest
 
@@ -186,19 +184,6 @@ class Heard(NamedTuple):
         if other is None or other.senders == self.senders or not self.sent_as(other):
             return self
         return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))
-
-    def to_json(self) -> list[Any]:
-        """The metadata as JSON, for snapshots."""
-        hashed = None if self.entry_hash is None else self.entry_hash.hex()
-        data = None if self.data is None else self.data.hex()
-        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders, data]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> Heard:
-        """What `to_json` wrote."""
-        hashed = None if row[3] is None else bytes.fromhex(row[3])
-        data = None if row[5] is None else bytes.fromhex(row[5])
-        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed, tuple(map(Role, row[4])), data)
 
     def without_payload(self) -> Heard:
         """The same, once nobody can ask for its payload."""
@@ -398,108 +383,10 @@ class Proposal:
         peers.versions = peers.versions[-1:]
         self.confirmed_at_ns = at_ns
 
-    # Carried state
-
-    def to_json(self) -> dict[str, Any]:
-        """The proposal as carried state writes it."""
-        return {
-            "number": self.number,
-            "proposer": self.proposer.value,
-            "propose": encode(self.propose).hex(),
-            "at": [self.proposed_at_ns, self.byte_end, self.confirmed_at_ns, self.ended_at_ns],
-            "halves": {role.value: _half_to_json(half) for role, half in self.halves.items()},
-            "plan": [self.plan.end, self.plan.upper_info],
-            "life": self.life.value,
-            "flags": [self.hash_differs, self.partial],
-        }
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Proposal:
-        """The proposal that `to_json` wrote."""
-        propose = ChannelReader(Channel.CONTROL).receive(bytes.fromhex(state["propose"]))[0].packet
-        assert isinstance(propose, Propose)
-        plan = replace(Plan.of(propose), end=state["plan"][0], upper_info=state["plan"][1])
-        halves = {role: _half_from_json(plan, state["halves"][role.value]) for role in Role}
-        proposed, byte_end, confirmed, ended = state["at"]
-        made = cls(
-            state["number"],
-            Role(state["proposer"]),
-            propose,
-            proposed,
-            byte_end,
-            halves,
-            plan,
-            Life(state["life"]),
-            confirmed,
-            ended,
-        )
-        made.hash_differs, made.partial = state["flags"]
-        return made
-
 
 def _go_by(cursor: Cursor, plan: Plan) -> None:
     if plan != cursor.plan:
         cursor.adjust(plan)
-
-
-def _settings_to_json(settings: Settings) -> list[Any]:
-    return [getattr(settings, name) for name in Settings.__slots__]
-
-
-def _settings_from_json(row: list[Any]) -> Settings:
-    settings = Settings(*row)
-    return settings if settings.eagerness is None else replace(settings, eagerness=Eagerness(settings.eagerness))
-
-
-def _end(plan: Plan) -> tuple[int | None, int | None]:
-    return plan.end, plan.upper_info
-
-
-def _half_to_json(half: Half) -> dict[str, Any]:
-    last, assembly = half.last, half.assembly
-    return {
-        "wants": _settings_to_json(half.wants),
-        "versions": [
-            [_settings_to_json(one.settings), *_end(one.cursor.plan), one.cursor.to_json(), one.adjusted_at]
-            for one in half.versions
-        ],
-        "state": half.state.value,
-        "reason": half.reason,
-        "mandatory": half.ever_mandatory,
-        "heard": [[seq, heard.to_json()] for seq, heard in half.heard.items()],
-        "last": None if last is None else [last.byte_start, last.rule, last.right],
-        "assembly": None
-        if assembly is None
-        else [
-            assembly.seq,
-            assembly.begins_at,
-            None if assembly.data is None else assembly.data.hex(),
-            assembly.packets,
-            None if assembly.digest is None else assembly.digest.state.hex(),
-            assembly.size,
-        ],
-        "count": [getattr(half.count, name) for name in COUNTS],
-        "apologised_at": half.apologised_at,
-    }
-
-
-def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
-    versions = [
-        Version(_settings_from_json(settings), Cursor.from_json(replace(plan, end=end, upper_info=upper), cursor), at)
-        for settings, end, upper, cursor, at in state["versions"]
-    ]
-    half = Half(_settings_from_json(state["wants"]), versions, SideState(state["state"]))
-    half.reason = None if state["reason"] is None else CancelReason(state["reason"])
-    half.ever_mandatory = state["mandatory"]
-    half.heard = {seq: Heard.from_json(row) for seq, row in state["heard"]}
-    half.last = None if state["last"] is None else LastPiece(*state["last"])
-    if state["assembly"] is not None:
-        seq, begins_at, data, packets, digest, size = state["assembly"]
-        held = None if data is None else bytearray.fromhex(data)
-        rest = None if digest is None else Digest(bytes.fromhex(digest))
-        half.assembly = Assembly(seq, begins_at, held, packets, rest, size)
-    half.count, half.apologised_at = Count(*state["count"]), state["apologised_at"]
-    return half
 
 
 # Rules of the control channel

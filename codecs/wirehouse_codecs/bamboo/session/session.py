@@ -33,7 +33,7 @@ The cases are in these modules, each of which uses only those after it:
 - `control.py`: packets of the control channel. `data.py`: packets of the data channel.
 - `turns.py`: data about the current proposal, judged by each version. `pieces.py`: its effects.
 - `life.py`: the steps of a proposal through its states.
-- `snapshots.py`: the state as JSON. `state.py`: the state, and what losing bytes does to it. `effects.py`: the results.
+- `state.py`: the state, and what losing bytes does to it. `effects.py`: the results.
 - `entry_rebuild.py`: entries from metadata. `proposals.py`: proposals and their tables. `cursor.py`: plans and cursors.
 
 A rule of `ENDS` ends the session, and nothing is received after it. Signatures are checked elsewhere: a packet names
@@ -49,12 +49,12 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo.options import BYMUX, BambooOptions
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
-from wirehouse_codecs.bamboo.session import control, data, snapshots
+from wirehouse_codecs.bamboo.session import control, data
 from wirehouse_codecs.bamboo.session.effects import Effects, Ending, Incoming
 from wirehouse_codecs.bamboo.session.entry_rebuild import Known
 from wirehouse_codecs.bamboo.session.life import judge_over
 from wirehouse_codecs.bamboo.session.proposals import Life
-from wirehouse_codecs.bamboo.session.state import SessionState
+from wirehouse_codecs.bamboo.session.state import Memory, SessionState
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import bymux_packets
 from wirehouse_codecs.bamboo.wire.bymux import Broken
@@ -80,7 +80,7 @@ from wirehouse_codecs.bamboo.wire.reader import CUT, CUT_WRITE, UNKNOWN_STREAM, 
 class Session:
     """Both peers of a connection. `receive` takes their packets in order; call `end` once.
 
-    `known` are entries that are known from elsewhere.
+    `known` are entries that are known from elsewhere. `memory` is that of an earlier session, to continue from.
     """
 
     def __init__(
@@ -89,11 +89,12 @@ class Session:
         *,
         started_late: bool = False,
         known: Known | None = None,
-        snapshot: str | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        self.state = SessionState(options, started_late=started_late, known=known)
-        if snapshot is not None:
-            snapshots.restore(self.state, snapshot)
+        if memory is None:
+            self.state = SessionState.begin(options, started_late=started_late, known=known)
+        else:
+            self.state = SessionState(options, memory)
 
     def receive(self, read: Read) -> Effects:
         """Take the next packet. ValueError: a violation has ended the session."""
@@ -143,10 +144,6 @@ class Session:
                 reason = f"the {proposal.proposer} side proposed {proposal.propose.id}"
                 endings.append(Ending(Broken(RULE["proposal_not_answered"], reason), proposal))
         return endings
-
-    def snapshot(self) -> str:
-        """The state as JSON, with all entries that are known."""
-        return snapshots.snapshot(self.state)
 
 
 _TAKE: Final[Mapping[type[PointToPoint], Callable[[SessionState, Incoming, Any], None]]] = MappingProxyType(

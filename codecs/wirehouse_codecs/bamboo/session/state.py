@@ -6,6 +6,7 @@ The functions of `control.py`, `data.py`, `life.py`, `turns.py` and `pieces.py` 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -52,53 +53,68 @@ class Begun(NamedTuple):
     data: bytes
 
 
-class SessionState:
-    """The state of a connection between two peers. `known` are entries that are known from elsewhere."""
+@dataclass
+class Memory:
+    """What a session carries from window to window."""
 
-    def __init__(
-        self,
-        options: BambooOptions,
-        *,
-        started_late: bool = False,
-        known: Known | None = None,
-    ) -> None:
+    #: How the payloads of each side are decompressed.
+    inflating: dict[Role, Inflating]
+    inflaters: dict[Role, Inflater] = field(default_factory=dict)
+    setups: dict[Role, Setup] = field(default_factory=dict)
+    #: How many proposals each side may still send, how many it was allowed, and how many it has sent.
+    credit: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(Role, 0))
+    granted: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(Role, 0))
+    proposed: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(Role, 0))
+    proposals: dict[int, Proposal] = field(default_factory=dict)
+    #: The current proposal of each side: its id and its number.
+    current: dict[Role, tuple[int, int] | None] = field(default_factory=lambda: dict.fromkeys(Role))
+    #: Bytes are missing. The sides whose packets have not been read again since then are in `unheard`. Over two
+    #: connections they stay there.
+    partial: bool = False
+    unheard: set[Role] = field(default_factory=set)
+    #: MOST_PROPOSALS was reached, so some proposals aren't followed.
+    untracked: bool = False
+    ended_by: str | None = None
+    #: The number of proposals so far.
+    numbers: int = 0
+    known: Known = field(default_factory=Known)
+    #: By log and side: the lowest sequence number of an end-of-log entry that the side sent.
+    ends: dict[tuple[bytes, int, Role], int] = field(default_factory=dict)
+    #: By log, entry and side: unfinished payloads that a later proposal may continue.
+    begun: dict[tuple[bytes, int, int, Role], Begun] = field(default_factory=dict)
+    #: By proposer and id of a dropped proposal: where its rival ends in the bytes of the other side.
+    dropped: dict[tuple[Role, int], int] = field(default_factory=dict)
+    #: Ids with packets that fit no known proposal. They may be about the next proposal with this id.
+    unplaced: set[int] = field(default_factory=set)
+    #: Only over two connections: a rule that is broken unless the control channel is late.
+    doubted: Doubt | None = None
+
+
+class SessionState(Memory):
+    """The state of a connection between two peers. `memory` is that of an earlier window, to continue from."""
+
+    def __init__(self, options: BambooOptions, memory: Memory) -> None:
+        super().__init__(**{one.name: getattr(memory, one.name) for one in fields(Memory)})
         self.options = options
         #: Each channel has its own connection, so the order between the channels is unknown.
         self.apart = options.transport != BYMUX
-        self.setups: dict[Role, Setup] = {}
-        #: How many proposals each side may still send, how many it was allowed, and how many it has sent.
-        self.credit = dict.fromkeys(Role, 0)
-        self.granted = dict.fromkeys(Role, 0)
-        self.proposed = dict.fromkeys(Role, 0)
-        self.proposals: dict[int, Proposal] = {}
-        #: The current proposal of each side: its id and its number.
-        self.current: dict[Role, tuple[int, int] | None] = dict.fromkeys(Role)
-        #: Bytes are missing. The sides whose packets have not been read again since then are in `unheard`. Over two
-        #: connections they stay there.
-        self.partial = started_late
-        self.unheard: set[Role] = set(Role) if started_late else set()
-        #: MOST_PROPOSALS was reached, so some proposals aren't followed.
-        self.untracked = False
-        self.ended_by: str | None = None
-        #: The number of proposals so far.
-        self.numbers = 0
         #: How many bytes of unfinished payloads are held.
-        self.held = 0
-        self.known = Known() if known is None else known
-        self.inflaters: dict[Role, Inflater] = {}
-        self.inflating = {role: Inflating(options) for role in Role}
-        #: By log and side: the lowest sequence number of an end-of-log entry that the side sent.
-        self.ends: dict[tuple[bytes, int, Role], int] = {}
-        #: By log, entry and side: unfinished payloads that a later proposal may continue.
-        self.begun: dict[tuple[bytes, int, int, Role], Begun] = {}
-        #: By proposer and id of a dropped proposal: where its rival ends in the bytes of the other side.
-        self.dropped: dict[tuple[Role, int], int] = {}
-        #: Ids with packets that fit no known proposal. They may be about the next proposal with this id.
-        self.unplaced: set[int] = set()
-        #: Only over two connections: a rule that is broken unless the control channel is late.
-        self.doubted: Doubt | None = None
+        self.held = self._held_bytes()
         #: How many bytes of its peer a host had received at most, when it sent its bytes up to a position.
         self.peer_received: Callable[[Role, int], int] | None = None
+
+    @classmethod
+    def begin(cls, options: BambooOptions, *, started_late: bool, known: Known | None) -> SessionState:
+        """Before the first packet, or where the capture begins. `known` are entries that are known from elsewhere."""
+        return cls(
+            options,
+            Memory(
+                {role: Inflating.begin(options) for role in Role},
+                partial=started_late,
+                unheard=set(Role) if started_late else set(),
+                known=known or Known(),
+            ),
+        )
 
     def miss(self, role: Role) -> None:
         """Bytes of `role` are missing: its cursors and its current proposal are unknown from here on."""
@@ -170,7 +186,7 @@ class SessionState:
         self.inflating[role].held.clear()
         self.kept_inflater(role).add(data)
 
-    def held_bytes(self) -> int:
+    def _held_bytes(self) -> int:
         """How many bytes of unfinished payloads there are, counted again."""
         assemblies = (half.assembly for one in self.proposals.values() for half in one.halves.values())
         return sum(len(one.data) for one in assemblies if one is not None and one.data is not None)

@@ -7,7 +7,6 @@ each side of stream creation. An input that the table doesn't list breaks the ru
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,12 +19,9 @@ from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.setup import INFINITE, VANILLA, Channel, Role, Start
 from wirehouse_codecs.bamboo.wire.bymux_packets import Content, Packet, Read, Reader, Type
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
 
 Array = np.ndarray[Any, Any]
-
-SNAPSHOT_VERSION: Final = 1
 
 
 # Both sides
@@ -84,14 +80,6 @@ class _Stream:
     def ended(self) -> bool:
         return all(state is State.ENDED for state in self.states.values())
 
-    def to_json(self) -> list[Any]:
-        return [[self.states[role].value, self.credit[role]] for role in Role]
-
-    @classmethod
-    def from_json(cls, sides: list[Any]) -> _Stream:
-        states = {role: State(state) for role, (state, _) in zip(Role, sides, strict=True)}
-        return cls(states, {role: credit for role, (_, credit) in zip(Role, sides, strict=True)})
-
 
 class Broken(NamedTuple):
     """A rule, and the offending values in a sentence."""
@@ -125,13 +113,27 @@ class Delivered(NamedTuple):
     data: bytes
 
 
+class BymuxState(NamedTuple):
+    """What a Bymux carries from window to window."""
+
+    streams: dict[int, _Stream]
+    creation: _Stream
+    channels: dict[int, Channel]
+    readers: dict[Role, Reader]
+    #: The name of the violation that ended the connection.
+    ended_by: str | None
+    unused: bool
+    untracked: bool
+    blind: bool
+
+
 class Bymux:
     """Both directions of a connection. `receive` takes their bytes in the order in which they were sent. Sans-IO.
 
     It holds at most `max_streams` streams and doesn't judge packets of further ones.
     """
 
-    def __init__(self, start: Start = VANILLA, *, max_streams: int = 65_536, snapshot: str | None = None) -> None:
+    def __init__(self, start: Start = VANILLA, *, max_streams: int = 65_536, state: BymuxState | None = None) -> None:
         self.max_streams = max_streams
         self.streams = {stream_id: _Stream.new(credit) for stream_id, credit in start.streams.items()}
         self.creation = _Stream.new()
@@ -146,8 +148,8 @@ class Bymux:
         self._readers = {role: Reader() for role in Role}
         #: The violation that ended the connection.
         self.ended_by: Rule | None = None
-        if snapshot is not None:
-            self._restore(snapshot)
+        if state is not None:
+            self._restore(state)
 
     def receive(self, role: Role, data: bytes) -> list[Received | Delivered]:
         """The packets in `data`, which `role` sent, each before its content. Nothing after a violation."""
@@ -201,7 +203,7 @@ class Bymux:
 
     def find(self, role: Role, byte_start: int) -> None:
         """The packets of `role` continue at `byte_start`."""
-        self._readers[role] = Reader(byte_start=byte_start)
+        self._readers[role] = Reader(byte_start)
 
     def not_answered(self) -> list[Broken]:
         """Close and StopRead packets without an answer, after an orderly end of the connection."""
@@ -257,33 +259,20 @@ class Bymux:
         broken = (Broken(self.ended_by, reason),)
         return Received(role, read.byte_start, read.byte_end, read.packet, channel, None, broken)
 
-    # Snapshots
+    # Carried state
 
-    def snapshot(self) -> str:
-        """The state as JSON, without what comes from the options."""
-        state = {
-            "version": SNAPSHOT_VERSION,
-            "streams": {str(stream_id): stream.to_json() for stream_id, stream in self.streams.items()},
-            "creation": self.creation.to_json(),
-            "channels": {str(stream_id): channel.value for stream_id, channel in self.channels.items()},
-            "unused": self._unused,
-            "untracked": self.untracked,
-            "blind": self.blind,
-            "readers": {role.value: reader.snapshot() for role, reader in self._readers.items()},
-            "ended_by": None if self.ended_by is None else self.ended_by.name,
-        }
-        return json.dumps(state, separators=(",", ":"))
+    @property
+    def state(self) -> BymuxState:
+        """All that isn't given by the options."""
+        ended_by = None if self.ended_by is None else self.ended_by.name
+        flags = (self._unused, self.untracked, self.blind)
+        return BymuxState(self.streams, self.creation, self.channels, self._readers, ended_by, *flags)
 
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="bymux", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.streams = {int(stream_id): _Stream.from_json(stream) for stream_id, stream in state["streams"].items()}
-        self.creation = _Stream.from_json(state["creation"])
-        self.channels = {int(stream_id): Channel(channel) for stream_id, channel in state["channels"].items()}
-        self._unused, self.untracked, self.blind = state["unused"], state["untracked"], state["blind"]
-        self._readers = {role: Reader(snapshot=state["readers"][role.value]) for role in Role}
-        self.ended_by = None if state["ended_by"] is None else RULE[state["ended_by"]]
+    def _restore(self, state: BymuxState) -> None:
+        """Continue from the state of an earlier machine with the same options."""
+        self.streams, self.creation, self.channels, self._readers = state[:4]
+        self.ended_by = None if state.ended_by is None else RULE[state.ended_by]
+        self._unused, self.untracked, self.blind = state[5:]
 
 
 # The table

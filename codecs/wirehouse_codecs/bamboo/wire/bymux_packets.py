@@ -7,10 +7,9 @@ as it comes, so it holds nothing but an unfinished header.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 
 class Type(IntEnum):
@@ -108,80 +107,67 @@ class Content(NamedTuple):
     data: bytes
 
 
+@dataclass(slots=True)
 class Reader:
     """Cuts one direction into packets. Sans-IO."""
 
-    __slots__ = ("_at", "_content_left", "_header", "_stream_id", "lost")
-
-    def __init__(self, *, byte_start: int = 0, snapshot: Mapping[str, Any] | None = None) -> None:
-        #: Where the unfinished header begins, else the position of the next byte.
-        self._at = byte_start
-        self._header = b""
-        self._content_left = 0
-        self._stream_id = 0
-        #: A header was invalid, so nothing after it is read.
-        self.lost = False
-        if snapshot is not None:
-            self._at, header, self._content_left, self._stream_id, self.lost = snapshot["reader"]
-            self._header = bytes.fromhex(header)
+    #: Where the unfinished header begins, else the position of the next byte.
+    at: int = 0
+    #: The bytes of an incomplete header.
+    pending: bytes = b""
+    content_left: int = 0
+    stream_id: int = 0
+    #: A header was invalid, so nothing after it is read.
+    lost: bool = False
 
     @property
     def unfinished(self) -> bool:
         """The bytes end within a packet."""
-        return bool(self._header) or self._content_left > 0
-
-    @property
-    def pending(self) -> bytes:
-        """The bytes of an incomplete header."""
-        return self._header
+        return bool(self.pending) or self.content_left > 0
 
     @property
     def place(self) -> tuple[int, bytes, int, int]:
         """Position and first bytes of the next header, how many bytes of a Write are missing, and its stream."""
-        return self._at, self._header, self._content_left, self._stream_id
+        return self.at, self.pending, self.content_left, self.stream_id
 
     def go_on(self, size: int, header: bytes, content_left: int, stream_id: int | None) -> None:
         """Skip `size` bytes that the fast path has read. The rest is its `place`; no stream: it read no Write."""
-        self._at, self._header, self._content_left = self._at + size, header, content_left
-        self._stream_id = self._stream_id if stream_id is None else stream_id
+        self.at, self.pending, self.content_left = self.at + size, header, content_left
+        self.stream_id = self.stream_id if stream_id is None else stream_id
 
     def receive(self, data: bytes) -> list[Read | Content]:
         """The packets that `data` completes, and the contents that it brings, in order."""
-        if self._header:
-            data, self._header = self._header + data, b""
-        start, at = self._at, 0
+        if self.pending:
+            data, self.pending = self.pending + data, b""
+        start, at = self.at, 0
         items: list[Read | Content] = []
         while at < len(data) and not self.lost:
-            if self._content_left:
-                piece = data[at : at + self._content_left]
-                items.append(Content(self._stream_id, start + at, piece))
-                self._content_left -= len(piece)
+            if self.content_left:
+                piece = data[at : at + self.content_left]
+                items.append(Content(self.stream_id, start + at, piece))
+                self.content_left -= len(piece)
                 at += len(piece)
                 continue
             read = read_at(data, at, start)
             if read is None:
-                self._header = data[at:]
+                self.pending = data[at:]
                 break
             at = read.byte_end - start
             if read.packet is None:
                 self.lost = True
             elif read.packet.content_bytes:
-                self._content_left, self._stream_id = read.packet.content_bytes, read.packet.stream_id or 0
-                read = read._replace(byte_end=read.byte_end + self._content_left)
+                self.content_left, self.stream_id = read.packet.content_bytes, read.packet.stream_id or 0
+                read = read._replace(byte_end=read.byte_end + self.content_left)
             items.append(read)
-        self._at = start + at
+        self.at = start + at
         return items
 
     def skip(self, size: int) -> bool:
         """Skip bytes that are missing. False: not all of them belong to the current Write."""
-        if self.lost or self._header or not 0 < size <= self._content_left:
+        if self.lost or self.pending or not 0 < size <= self.content_left:
             return False
-        self._at, self._content_left = self._at + size, self._content_left - size
+        self.at, self.content_left = self.at + size, self.content_left - size
         return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON holds it."""
-        return {"reader": [self._at, self._header.hex(), self._content_left, self._stream_id, self.lost]}
 
 
 def read_at(data: bytes | bytearray, at: int, start: int = 0) -> Read | None:

@@ -5,6 +5,7 @@ It limits how much is decompressed and how much is reported. The elements themse
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.options import BambooOptions
@@ -40,22 +41,28 @@ class Inflation(NamedTuple):
 _MORE_TO_COME: Final = Inflation()
 
 
+@dataclass(slots=True)
 class Inflating:
     """The compressed payloads of a side: the bytes of an incomplete packet, and how much may still be decompressed."""
 
-    def __init__(self, options: BambooOptions) -> None:
-        self._most = options.max_compressed_bytes
-        #: The bytes of an incomplete packet.
-        self.held = bytearray()
-        #: Bytes that payloads may still be decompressed to, beyond those that are free.
-        self.left = options.max_inflated_bytes
+    #: Of a packet.
+    max_compressed_bytes: int
+    #: Bytes that payloads may still be decompressed to, beyond those that are free.
+    left: int
+    #: The bytes of an incomplete packet.
+    held: bytearray = field(default_factory=bytearray)
+
+    @classmethod
+    def begin(cls, options: BambooOptions) -> Inflating:
+        """Before the first packet."""
+        return cls(options.max_compressed_bytes, options.max_inflated_bytes)
 
     def take(self, packet: CompressedPayload, inflater: Inflater) -> Inflation:
         """Take the next packet, or piece of one. `inflater` has the history."""
         if not packet.at:
             self.held.clear()
         beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
-        if packet.compressed_size > self._most or beyond > self.left:
+        if packet.compressed_size > self.max_compressed_bytes or beyond > self.left:
             if not is_whole(packet):
                 return Inflation(compressed=packet.data)
             inflater.forget()

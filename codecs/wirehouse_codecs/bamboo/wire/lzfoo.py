@@ -9,8 +9,6 @@ the last *window* bytes of them may be copied, so no more are kept.
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,12 +16,10 @@ import numpy as np
 from wirehouse_codecs.bamboo.wire import varu64
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 from wirehouse_codecs.compiled.jit import compiled, inlined, wide
-from wirehouse_codecs.core.errors import StateVersionError
 
 Array = np.ndarray[Any, Any]
 _WORD: Any = np.uint64
 
-SNAPSHOT_VERSION: Final = 1
 #: A first byte with this bit is a copy.
 _COPY: Final = 0x80
 #: Smaller lengths are in the first byte. Larger values of it give the number of bytes of the length.
@@ -137,22 +133,28 @@ class _History:
         return self.buffer[begin : self.end].tobytes()
 
 
+class InflaterState(NamedTuple):
+    """What an Inflater carries from window to window."""
+
+    window: int
+    max_bytes: int
+    from_start: bool
+    #: The last bytes that were decompressed.
+    history: bytes
+
+
 class Inflater:
     """Decompresses the payloads of one direction of a connection, in their order.
 
     What announces more than `max_bytes` is not decompressed.
     """
 
-    def __init__(
-        self, window: int, *, max_bytes: int = 64 << 20, from_start: bool = True, snapshot: str | None = None
-    ) -> None:
+    def __init__(self, window: int, *, max_bytes: int = 64 << 20, from_start: bool = True) -> None:
         self.window = window
         self._max_bytes = max_bytes
         #: All that was decompressed is known. Not so if the capture begins later, or a packet could not be read.
         self.from_start = from_start
         self._history = _History(window)
-        if snapshot is not None:
-            self._restore(snapshot)
 
     def inflate(self, data: bytes, size: int) -> Inflated:
         """`size` bytes out of `data`, whole elements. Memory is taken only for what the elements do give.
@@ -200,24 +202,19 @@ class Inflater:
         """What came before isn't known any more: bytes were lost, or a packet was not decompressed."""
         self.from_start, self._history = False, _History(self.window)
 
-    def snapshot(self) -> str:
-        """The state as JSON."""
+    @property
+    def state(self) -> InflaterState:
+        """What a later Inflater continues from."""
         history = self._history
         kept = history.buffer[history.end - history.held : history.end].tobytes()
-        state = {
-            "version": SNAPSHOT_VERSION,
-            "from_start": self.from_start,
-            "history": base64.b64encode(kept).decode(),
-        }
-        return json.dumps(state, separators=(",", ":"))
+        return InflaterState(self.window, self._max_bytes, self.from_start, kept)
 
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="lzfoo history", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.from_start = state["from_start"]
-        self._history.buffer = np.frombuffer(base64.b64decode(state["history"]), np.uint8).copy()
-        self._history.end = len(self._history.buffer)
+    @classmethod
+    def from_state(cls, state: InflaterState) -> Inflater:
+        """An Inflater that continues from `state`."""
+        inflater = cls(state.window, max_bytes=state.max_bytes, from_start=state.from_start)
+        inflater.add(np.frombuffer(state.history, np.uint8))
+        return inflater
 
 
 class Deflater:

@@ -11,26 +11,23 @@ the header of a cut packet says where it ends, the channel continues there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
 from wirehouse_codecs.bamboo.wire import bymux, bymux_packets
-from wirehouse_codecs.bamboo.wire.bymux import Broken, Bymux, Delivered
+from wirehouse_codecs.bamboo.wire.bymux import Broken, Bymux, BymuxState, Delivered
 from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
 from wirehouse_codecs.bamboo.wire.encoding import decode_setup
 from wirehouse_codecs.bamboo.wire.messages import PointToPoint
 from wirehouse_codecs.bamboo.wire.resync import Held, Search, Writes
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 
-SNAPSHOT_VERSION: Final = 2
 #: A Write may announce more bytes than any connection has.
 MOST_BYTES: Final = (1 << 63) - 1
 AFTER_VIOLATION: Final = "after_violation"
@@ -120,6 +117,14 @@ class _Side:
     reported_to: int = 0
 
 
+class ReaderState(NamedTuple):
+    """What a Reader carries from window to window."""
+
+    bymux: BymuxState
+    streams: dict[Channel, int]
+    sides: dict[Role, _Side]
+
+
 class Reader:
     """Both directions of one connection. Sans-IO; it holds no more than a packet of each channel.
 
@@ -132,8 +137,9 @@ class Reader:
         channel: Channel | None = None,
         *,
         started_late: bool = False,
-        snapshot: str | None = None,
+        state: ReaderState | None = None,
     ) -> None:
+        """`state` is that of an earlier reader with the same options, to continue from."""
         self._options, self._channel = options, channel
         self._bymux = Bymux(options.start())
         self._sides = {role: _Side(self._channels()) for role in Role}
@@ -143,8 +149,9 @@ class Reader:
             for role, side in self._sides.items():
                 side.stopped = (0, STARTED_LATE)
                 self._bymux.lose(role)
-        if snapshot is not None:
-            self._restore(snapshot)
+        if state is not None:
+            self._bymux = Bymux(options.start(), state=state.bymux)
+            self.streams, self._sides = state.streams, state.sides
 
     def _channels(self) -> dict[Channel, _Carried]:
         size = self._options.max_packet_bytes
@@ -342,7 +349,7 @@ class Reader:
         """`read_bytes` of the data channel, from the unfinished packet on, were read elsewhere; `begun` is left."""
         carried, size = self._sides[role].channels[Channel.DATA], self._options.max_packet_bytes
         at = carried.reader.begin + read_bytes
-        carried.reader, carried.begun_at = ChannelReader(Channel.DATA, piece_bytes=size, byte_start=at), begun_at
+        carried.reader, carried.begun_at = ChannelReader(Channel.DATA, size, at), begun_at
         carried.reader.receive(begun)
         self.streams[Channel.DATA] = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}[
             Channel.DATA
@@ -406,7 +413,7 @@ class Reader:
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         searches = [one.search for one in side.channels.values() if one.search is not None]
         begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
-        held = len(side.head) if side.search is None else len(side.search.held)
+        held = len(side.head) if side.search is None else len(side.search.state)
         return min([side.received_bytes - held - len(self._bymux.pending(role)), *begun])
 
     def _unreported_from(self, role: Role) -> int:
@@ -465,68 +472,10 @@ class Reader:
             return None
         return Rest(side.stopped[0], side.received_bytes, side.stopped[1])
 
-    # Snapshots
-
-    def snapshot(self) -> str:
-        """The state as JSON."""
-        state = {
-            "version": SNAPSHOT_VERSION,
-            "bymux": self._bymux.snapshot(),
-            "streams": {channel.value: stream_id for channel, stream_id in self.streams.items()},
-            "sides": {role.value: _to_json(side) for role, side in self._sides.items()},
-        }
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="bamboo reader", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self._bymux = Bymux(self._options.start(), snapshot=state["bymux"])
-        self.streams = {Channel(channel): stream_id for channel, stream_id in state["streams"].items()}
-        self._sides = {role: self._side(state["sides"][role.value]) for role in Role}
-
-    def _side(self, state: Mapping[str, Any]) -> _Side:
-        size = self._options.max_packet_bytes
-        channels = {
-            Channel(channel): _Carried(
-                ChannelReader(Channel(channel), piece_bytes=size, snapshot=reader),
-                begun_at,
-                skip,
-                None if held is None else Writes(Channel(channel), map(_held, held)),
-            )
-            for channel, (reader, begun_at, skip, held) in state["channels"].items()
-        }
-        stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
-        numbers = (state["setup_bytes"], state["past_setup"])
-        head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
-        search = Search(searched) if searched else None
-        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search, *state["late"])
-
-
-def _to_json(side: _Side) -> dict[str, Any]:
-    return {
-        "channels": {
-            channel.value: [
-                carried.reader.snapshot(),
-                carried.begun_at,
-                carried.skip,
-                None if carried.search is None else [(*one[:2], one.data.hex()) for one in carried.search.held],
-            ]
-            for channel, carried in side.channels.items()
-        },
-        "received_bytes": side.received_bytes,
-        "head": side.head.hex(),
-        "stopped": side.stopped,
-        "setup_bytes": side.setup_bytes,
-        "past_setup": side.past_setup,
-        "late": [side.late_until_ns, side.reported_to],
-        "searched": "" if side.search is None else side.search.held.hex(),
-    }
-
-
-def _held(row: Sequence[Any]) -> Held:
-    byte_start, byte_end, data = row
-    return Held(byte_start, byte_end, bytearray.fromhex(data))
+    @property
+    def state(self) -> ReaderState:
+        """All that isn't given by the options."""
+        return ReaderState(self._bymux.state, self.streams, self._sides)
 
 
 def _noncanonical(name: str) -> Broken:

@@ -11,7 +11,8 @@ lead to each other are one `_Run`, which is followed only once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo.setup import Channel
@@ -35,8 +36,8 @@ _WRITE: Final = re.compile(rb"[\x20-\x2f]")
 class Search:
     """Looks for packets in bytes of one direction, which come piece by piece. Sans-IO."""
 
-    def __init__(self, held: bytes = b"") -> None:
-        self._data = bytearray(held)
+    def __init__(self) -> None:
+        self._data = bytearray()
         #: The first place where packets may begin.
         self._at = 0
         self._forget()
@@ -46,9 +47,16 @@ class Search:
         self._contents = {channel: _Contents(channel) for channel in Channel}
 
     @property
-    def held(self) -> bytes:
+    def state(self) -> bytes:
         """The last bytes, in which packets may begin."""
         return bytes(self._data[self._at :])
+
+    @classmethod
+    def from_state(cls, held: bytes) -> Search:
+        """What goes on looking for packets in `held`."""
+        search = cls()
+        search._data += held
+        return search
 
     def take(self, data: bytes, channels: Mapping[int, Channel]) -> bytes | None:
         """All bytes from the first place on where packets surely begin; None: none is found yet."""
@@ -63,7 +71,7 @@ class Search:
             self._at = len(self._data)
             believed = None
         if believed:
-            return self.held
+            return self.state
         if self._at > _MOST_PASSED_BYTES:
             del self._data[: self._at]
             self._at = 0
@@ -110,16 +118,16 @@ class Held(NamedTuple):
     data: bytearray
 
 
+@dataclass(slots=True)
 class Writes:
     """Looks for packets of a channel where Writes are known but not which packets they begin with. Sans-IO.
 
     Believed are two Writes of it in a row that hold whole packets.
     """
 
-    def __init__(self, channel: Channel, held: Iterable[Held] = ()) -> None:
-        self._channel = channel
-        #: Whole ones that hold whole packets, and the one that is under way.
-        self.held = list(held)
+    channel: Channel
+    #: Whole ones that hold whole packets, and the one that is under way.
+    held: list[Held] = field(default_factory=list)
 
     def begin(self, byte_start: int, byte_end: int) -> list[Held]:
         """The content of a Write follows; those that are passed over by it."""
@@ -137,7 +145,7 @@ class Writes:
         last.data.extend(data)
         if last.byte_start + len(last.data) < last.byte_end:
             return [], False
-        if not _Contents(self._channel).fill(last.data, 0, len(last.data)):
+        if not _Contents(self.channel).fill(last.data, 0, len(last.data)):
             return self.drop(), False
         return (self.drop(), True) if len(self.held) == _BELIEVED else ([], False)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.support.carried import as_text, carried
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.session import Session
+from wirehouse_codecs.bamboo.session.state import Memory
 from wirehouse_codecs.bamboo.setup import Role, Setup
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.encoding import encode
@@ -87,7 +89,7 @@ class Peers:
             self._at[role] += size
             self._clock += 1
             read = Read(role, Place(self._clock, 1, b"c", self._clock), layer(packet), start, start + size, packet)
-            restored = Session(self.options, snapshot=self.session.snapshot())
+            restored = Session(self.options, memory=carried(self.session.state, Memory))
             restored.state.peer_received = self.session.state.peer_received
             told, again = self.session.receive(read), restored.receive(read)
             assert (again.broken, again.cursor_before, again.cursor_after) == (
@@ -96,7 +98,7 @@ class Peers:
                 told.cursor_after,
             )
             assert (again.entry, again.payload, again.data) == (told.entry, told.payload, told.data)
-            assert restored.snapshot() == self.session.snapshot()
+            assert as_text(restored.state, Memory) == as_text(self.session.state, Memory)
             self.told.append(told)
             self.rules += [broken.rule.name for broken in told.broken]
         return self

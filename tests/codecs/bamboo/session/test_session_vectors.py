@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.carried import carried
 from tests.support.searches import fast_first
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.entry_rebuild import Known
 from wirehouse_codecs.bamboo.session.proposals import Heard
 from wirehouse_codecs.bamboo.session.session import Session
+from wirehouse_codecs.bamboo.session.state import Memory
 from wirehouse_codecs.bamboo.setup import Role
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.entries import decode
@@ -54,8 +56,8 @@ def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Read
                 found.append(session.receive(read))
                 if found[-1].ends:
                     return session, reader, found
-            reader = Reader(options, snapshot=reader.snapshot())
-            session = Session(options, snapshot=session.snapshot())
+            reader = Reader(options, state=carried(reader.state))
+            session = Session(options, memory=carried(session.state, Memory))
     return session, reader, found
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.carried import carried
 from wirehouse_codecs.bamboo.setup import Channel
 from wirehouse_codecs.bamboo.wire import bymux_packets, resync
 from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type
@@ -68,7 +69,7 @@ def test_found_is_what_is_found_without_remembering(data: st.DataObject, parts: 
     search, passed, begin = Search(), 0, 0
     for end in cuts:
         # As carried to the next window.
-        search = Search(search.held) if data.draw(st.booleans()) else search
+        search = carried(search) if data.draw(st.booleans()) else search
         found = search.take(said[begin:end], CHANNELS)
         while passed < end and (said[passed] >> 5 != Type.WRITE or begins(said[:end], passed) is False):
             passed += 1
@@ -97,7 +98,7 @@ def test_what_begins_at_a_place_is_read_few_times(pattern: bytes, size: int, mon
     for at in range(0, len(hostile), size):
         assert search.take(hostile[at : at + size], CHANNELS) is None
     assert read < 3 * len(hostile)
-    assert len(search.held) < 3 * MOST_CONTENT_BYTES
+    assert len(search.state) < 3 * MOST_CONTENT_BYTES
 
 
 def test_what_was_passed_is_let_go() -> None:
