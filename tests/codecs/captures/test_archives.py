@@ -12,7 +12,7 @@ from wirehouse_codecs.captures.archives import Archive
 class Source:
     """Bytes of a file."""
 
-    damage = None
+    damage: str | None = None
 
     def __init__(self, data: bytes) -> None:
         self._data = io.BytesIO(data)
