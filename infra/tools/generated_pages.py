@@ -74,8 +74,8 @@ nanoseconds since 1970 UTC. Hashes, keys and values are BINARY; unsigned 64-bit 
 has a row per key and window in which something changed; the view of its newest rows has one per key.
 """
 FINDINGS = """\
-What the wire breaks is found, counted and shown; it never stops the pipeline. The view `gold.violations` holds every
-finding under these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes that a rule quarantines
+Broken rules are reported and counted. They never stop the pipeline. The view `gold.violations` has every finding under
+these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes that a rule quarantines
 take no part in what follows and are kept in `silver.quarantine`.
 """
 MACHINES = """\

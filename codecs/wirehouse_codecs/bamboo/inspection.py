@@ -176,7 +176,7 @@ def _whole(records: Iterable[Row]) -> Iterator[Row]:
 
 
 def _known(record: Row) -> Row:
-    """The entry of a record as known_log.ENTRIES, its signature and payload checked."""
+    """The entry of a record as `entry_rows.ENTRIES`, its signature and payload checked."""
     row: Row = dict.fromkeys(ENTRIES.names) | record["entry"] | {name: record[name] for name in _FILE_PLACE}
     data, payload = row["data"], row.pop("payload")
     row |= {"entry_id": row["entry_hash"], "own_rule": row.pop("rule", None), "own_reason": row["reason"]}

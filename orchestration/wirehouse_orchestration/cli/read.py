@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -20,9 +20,6 @@ from wirehouse_orchestration.cli.context import (
     protocol_option,
 )
 from wirehouse_pipelines.lake.protocols import PROTOCOLS, all_rules
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()

@@ -148,7 +148,7 @@ def _valid(column: pa.Array) -> Array:
 
 
 def encode_messages(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.NDArray[np.int64]) -> Encoded:
-    """The rows of `batch` (captures.MESSAGE_SCHEMA) as records of MESSAGE."""
+    """The rows of `batch` (`messages.MESSAGE_SCHEMA`) as records of MESSAGE."""
     texts = [_bytes(batch.column(name)) for name in ("topic", "ts_type", "key", "value", "extra")]
     topic, ts_type, key, value, extra = texts
     partition, offset = (_numbers(batch.column(name)) for name in ("partition", "offset"))
@@ -169,7 +169,7 @@ def encode_packets(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.N
 
 
 def encode_files(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.NDArray[np.int64]) -> Encoded:
-    """The rows of `batch` (file_captures.FILE_SCHEMA) as records of FILE."""
+    """The rows of `batch` (`captures.files.FILE_SCHEMA`) as records of FILE."""
     name, data = (_bytes(batch.column(column)) for column in ("name", "data"))
     part, last = (batch.column(column).cast(pa.int64()).to_numpy() for column in ("part", "last"))
     every, out, ends = _every(batch, arrived_at_ns, [name, data], 0)

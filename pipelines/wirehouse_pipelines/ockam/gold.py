@@ -78,7 +78,7 @@ _TOLD: Final = pa.schema(
 
 
 def _name() -> Column:
-    """The key of the name that a message has, as across.name_key."""
+    """The key of the name that a message has, as `events.name_key`."""
     partition = F.coalesce("message.partition", F.lit(0)).cast("string")
     return F.to_json(F.array(F.lit("name"), "message.stream_name", partition))
 
@@ -394,7 +394,7 @@ def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int, int]:
 
 
 class _Stream(KeyFold):
-    """A stream, or a name, as across.Fold keeps it."""
+    """The fold of a stream, or of a name."""
 
     def __init__(
         self, reading: Mapping[str, tuple[IndexConvention, int, int]], key: Mapping[str, Any], state: str | None

@@ -1,6 +1,8 @@
-"""Compiled loops over packets in the ordinary state: bymux between two streams, entries with their payloads.
+"""Compiled loops of Bamboo's fast path, which `judge.py` calls.
 
-Each stops where something isn't plain, which it says; what is only cut goes on in the next bytes.
+`cut_bymux` reads packets of bymux, `walk` reads packets of the data channel. The others lay out rows, rebuild and hash
+entries, and write cursors. A reading loop stops at the first packet that needs the reference path, and returns how far
+it came. A packet that is only cut continues with the next bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ INFINITE: Final = _WORD((1 << 64) - 1)
 #: No Write announces as much.
 _MOST_CONTENT: Final = _WORD(1 << 40)
 
-#: Of a packet of the data channel. First what follows from the rest: the piece that completes it, its places in the
-#: connection and that of the packet which an apology would retract, or -1; where its part of a payload begins, where
-#: the payload does, and in how many packets that came.
+#: Columns of a packet of the data channel. `lay_out` fills the first seven: the piece that completes it; its bytes in
+#: the connection; where the packet begins that an apology would retract, or -1; where its part of the payload begins;
+#: where the payload begins; how many packets the payload has so far.
 P_PIECE, P_BYTE_START, P_BYTE_END, P_FOLLOWS, P_DATA, P_FIRST, P_COUNT = range(7)
 #: Its content; then its positions in the bytes of the channel, and its entry.
 P_KIND, P_SEQ, P_SIZE, P_AT, P_WHOLE, P_CONTENT_SIZE = range(7, 13)
@@ -40,9 +42,9 @@ PACKET_NUMBERS: Final = 17
 #: The first PLACE_NUMBERS locate the packet. The first ROW_NUMBERS are in its row.
 PLACE_NUMBERS, ROW_NUMBERS = 3, 13
 METADATA, RAW, COMPRESSED = 128, 8, 9
-#: Of an entry: which one its lipmaalink is to, where its metadata and the hash in it stand, and what its links are:
-#: those of an entry of the run, from 0 on, of one known before, from OLD downwards, ABSENT, or UNKNOWN; a backlink may
-#: be SENT. An entry with a link that is UNKNOWN has no hash.
+#: Columns of an entry: sequence number, payload size, target of its lipmaalink, positions of its metadata and of its
+#: payload hash, and its two links. A link is a row of this run (0 and up), an entry known before (OLD and below),
+#: ABSENT, UNKNOWN or, for a backlink, SENT. An entry with a link that is UNKNOWN has no hash.
 E_SEQ, E_SIZE, E_TARGET, E_METADATA, E_HASH, E_LIPMAA, E_BACK = range(7)
 ENTRY_NUMBERS: Final = 7
 #: ODD: only the reference path can resolve the link.

@@ -1,8 +1,8 @@
 """Two peers of the simulator that replicate Bamboo logs: their connection, and the packets that they send.
 
 A `Dialogue` is the connection: set-ups, bymux with its credits and its shutdown, or a connection for each channel. An
-`Exchange` is one proposal on it with the cursors of both sides. replication.py has peers use them as the specification
-wants it, faults.py otherwise.
+`Exchange` is one proposal on it with the cursors of both sides. In `replication.py` peers use them as the specification
+wants it, in `fault_scripts.py` otherwise.
 """
 
 from __future__ import annotations

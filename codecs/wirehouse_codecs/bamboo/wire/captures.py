@@ -11,7 +11,7 @@ from wirehouse_codecs.captures.source import Origin
 
 
 class EntryCutter:
-    """Cuts a file into entries. A file_captures.Cutter."""
+    """Cuts a file into entries. A `captures.files.Cutter`."""
 
     damage: str | None = None
 

@@ -1,4 +1,4 @@
-"""What only several calls say together, as rows: what `across.Fold` tells."""
+"""What only several calls say together, as rows: what the fold of a service finds."""
 
 from __future__ import annotations
 

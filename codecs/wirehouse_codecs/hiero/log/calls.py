@@ -3,8 +3,8 @@
 `Calls` follows each call from where it opens to where it ends: which method it is, what its messages mean to its
 session, and what is missing of it. call_blocks.py has the blocks that come in sets, call_rows.py how rows are made.
 
-A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
-place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
+A row of kind `message` for each gRPC message (of a set above `reassembly.PART_BYTES` one for each part, the last with
+its place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
 bytes that are no message, `violation` for each broken rule.
 """
 

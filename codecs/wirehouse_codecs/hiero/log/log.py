@@ -1,7 +1,7 @@
 """What the calls of a block node say, as rows of the log `silver.hiero`.
 
-A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
-place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
+A row of kind `message` for each gRPC message (of a set above `reassembly.PART_BYTES` one for each part, the last with
+its place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
 bytes that are no message, `violation` for each broken rule. At the end of a window `skip` rows count the bytes of a
 connection that frame its calls, from its begin on. `Conversation` reads a TCP connection, `EntryLog` a gRPC binary log;
 `add_block_file` adds the row of a block file.

@@ -1,4 +1,4 @@
-"""What is known of one call while it goes on, and as carried state writes it."""
+"""The state of one gRPC call: its session, the block in progress, its message sets. `log/calls.py` uses it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GoesAway(NamedTuple):
     code: int
 
     def ends(self, rpc: Rpc, side: Direction, in_flight_ns: int) -> bool:
-        """It ends this call: by an error, as the call comes too late, or as nothing followed on the call."""
+        """Whether it ends this call: it has an error code, the call came too late, or nothing followed on the call."""
         refused = side is Direction.SERVER and rpc.number > self.last_stream_id
         return bool(self.code) or refused or rpc.place.arrived_at_ns <= self.began_ns + in_flight_ns
 

@@ -1,7 +1,7 @@
 """Captures of block files and of gRPC binary logs.
 
-A record of the former is a block file, one by one or in a tar archive, inflated; its time is its header's. What else
-stands in an archive is passed over. A record of the latter is an entry with the length before it; its time is its own.
+A record of a block capture is one inflated block file, alone or from a tar archive, with the time in its header. Other
+members of an archive are skipped. A record of a log is one entry with its length prefix, and has its own time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _START_BYTES: Final = 2 * MOST_BODY_BYTES
 
 
 class BlockCapture:
-    """The blocks of one file or archive. See origins.Capture."""
+    """The blocks of one file or archive. See `captures.source.Capture`."""
 
     def __init__(self, stream: BinaryIO, origin: Origin) -> None:
         """`stream` stands at the file's first byte."""
@@ -46,7 +46,7 @@ class BlockCapture:
             self.unreadable = "neither a block nor a tar archive, plain or compressed by gzip or zstd"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See origins.Capture."""
+        """See `captures.source.Capture`."""
         if self.unreadable is not None or (self._empty and self._source.damage is None):
             return
         yield from gathered(self._members() if self._archived else self._block(self._source, self._origin.name))
@@ -90,7 +90,7 @@ class BlockCapture:
             piece, part = following, part + 1
 
     def _too_much(self) -> str | None:
-        """Why the files of the capture are too many bytes together: each is held against the limits by itself too."""
+        """Why the capture as a whole exceeds the limits, or None. Each file is also checked alone."""
         return self._origin.limits.exceeded(self._given, self._stream.tell())
 
 
@@ -110,7 +110,7 @@ def _time(start: bytes) -> int | None:
 
 
 class LogCutter:
-    """Cuts a gRPC binary log into its entries. A file_captures.Cutter."""
+    """Cuts a gRPC binary log into its entries. A `captures.files.Cutter`."""
 
     def __init__(self, origin: Origin) -> None:
         self.damage: str | None = None

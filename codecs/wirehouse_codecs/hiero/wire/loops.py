@@ -1,5 +1,5 @@
-"""Loops over bytes as machine code: items of a run, which `items.read_item` reads readably, and DATA frames, which
-`http2.Reader` takes one by one too.
+"""Compiled loops over bytes: items of a run, which `cutting.read_item` reads on the reference path, and DATA frames,
+which `http2.Reader` also takes one by one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _MOST_NUMBER: Final = 1 << 60
 
 
 class Rows(NamedTuple):
-    """Frames in arrival order, as loops.in_order and loops.read_frames tell of them."""
+    """Frames in arrival order, as `framing.in_order` and `loops.read_frames` return them."""
 
     data: Array
     #: When each piece arrived.

@@ -1,7 +1,7 @@
 """The bytes of a connection to judged rows: `reader.Reader` and `session.Session` with compiled loops for most frames.
 
 Once the dialect is known, all frames of a run are cut and read by columns.py, and judge.py judges those that are
-plain. Any other frame goes through the readable twins, and so do all bytes while the dialect isn't known, while a
+plain. Any other frame goes through the reference path, and so do all bytes while the dialect isn't known, while a
 start is looked for, and after a place was lost. Both ways give the same.
 """
 

@@ -1,7 +1,8 @@
 """ERROR, RESTART, and what still comes after them or after a rule was broken that ends the session.
 
 - After an ERROR nothing is valid any more. A side that sends after its own ERROR breaks a rule.
-- After a rule of `ENDS` was broken the worker must signal an error. It can't signal one that it hasn't received.
+- After a rule of `ENDS` (rules.py) was broken the worker must signal an error. It can't do so before it has received
+  the frame that broke the rule.
 - The worker's RESTART is a state of its own: the connection is left, but not in error.
 - No finding quotes the text of an ERROR, for workers print cookies into it.
 """
@@ -60,7 +61,7 @@ def _refuse_hello(memory: Memory, judgement: Judgement, error: Error) -> None:
 
 
 def take_late_error(memory: Memory, judgement: Judgement, _: Error) -> None:
-    """An ERROR after a rule that ends the session was broken: it is signalled, by whichever side."""
+    """An ERROR of either side after a rule of `ENDS` was broken: it counts as the signal."""
     judgement.ignored = None if judgement.where.direction is Direction.SERVER else AFTER_VIOLATION
     _take_error(memory, judgement, judgement.where.direction)
 

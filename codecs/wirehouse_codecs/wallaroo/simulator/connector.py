@@ -1,8 +1,9 @@
 """Connectors and their worker, as simulator.py has them talk: who they are, what they say, what the worker keeps.
 
-The worker is the real one where that is known: it tops credits up when a frame finds them low, acks every active stream
-at checkpoints and a stream that ended in an ACK without credits, gives a lost connection's streams back at the last
-acked id, and says RESTART; the worker of the text sends NACK. faults.py uses the same parts to break rules.
+The worker behaves like the real one where its behaviour is known. It tops up credits when a frame finds them low. At
+checkpoints it acks every active stream; ended streams get an ACK without credits. After a lost connection, streams
+resume at the last acked id. It sends RESTART; in the dialects of the text it sends NACK. `fault_scripts.py` breaks
+rules with the same parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames of the Wallaroo connector protocol: typed values, dialects as data, encode, decode, and the framer.
+"""Frames of the Wallaroo connector protocol: encode, decode, and the framer. The layouts are in `wallaroo/dialects.py`.
 
 A frame is a 32-bit length, a tag and fields (specification, "Wire Format"). The text was drafted little endian with
 letters for tags, the implementations are big endian with numbers, and the layouts changed between them. A `Dialect`
@@ -32,9 +32,6 @@ LENGTH_BYTES: Final = 4
 FRAMER_VERSION: Final = 2
 #: Why what a frame with a hole in it still has is no frame.
 CUT: Final = "cut by a hole"
-
-
-# Dialects as data
 
 
 # Encode
