@@ -21,7 +21,7 @@ def as_text(value: Any, kind: type[Any] | None = None) -> str:
     return _codec(kind or type(value)).write(value)
 
 
-def carried(value: Value, kind: type[Value] | None = None) -> Value:
+def carry(value: Value, kind: type[Value] | None = None) -> Value:
     """The value, written and read again."""
     read: Value = _codec(kind or type(value)).read(as_text(value, kind))
     return read

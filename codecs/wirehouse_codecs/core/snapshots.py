@@ -5,10 +5,10 @@
     state = CODEC.read(text)
 
 A dataclass is declared once, and both directions follow from its annotations. No protocol writes them by hand. Fields
-may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, members of an enumeration, further dataclasses and
-named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `tuple[A, B, C]` and `tuple[X, ...]`. They may also be
-objects of a class with hidden attributes: its property `state` is a value of one of these types, and its class method
-`from_state` makes an equal object of it.
+may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further
+dataclasses and named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `tuple[A, B, C]` and `tuple[X, ...]`. They
+may also be objects of a class that hides its attributes: its property `state` is a value of one of these types, and its
+class method `from_state` makes an equal object of it.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
@@ -29,7 +29,7 @@ from enum import Enum
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
@@ -121,6 +121,8 @@ def _form(kind: Any) -> _Form:
         return _mapping(*map(_form, arguments))
     if origin is tuple:
         return _collection(tuple, _form(arguments[0])) if arguments[-1] is Ellipsis else _fixed(tuple, arguments)
+    if origin is Literal:
+        return _literal(arguments)
     if isinstance(kind, type) and issubclass(kind, Enum):
         types = frozenset(type(member.value) for member in kind)
         return _Form(f"{kind.__name__}{[member.value for member in kind]}", types, attrgetter("value"), kind)
@@ -131,6 +133,15 @@ def _form(kind: Any) -> _Form:
     if isinstance(kind, type) and is_dataclass(kind):
         return _dataclass(kind)
     raise TypeError(f"{kind} can't be part of a snapshot")
+
+
+def _literal(values: Sequence[Any]) -> _Form:
+    def decode(value: Any) -> Any:
+        if value not in values:
+            raise _Mismatch(f"{value!r} is none of {', '.join(map(repr, values))}")
+        return value
+
+    return _Form(f"Literal{values}", frozenset(map(type, values)), decode=decode)
 
 
 def _optional(kind: Any, arguments: Sequence[Any]) -> _Form:

@@ -105,6 +105,18 @@ class Dialect:
     def __post_init__(self) -> None:
         self._frames.update({tag: frame for frame, tag in self.tags.items()})
 
+    @property
+    def state(self) -> str:
+        """What carried state writes of it: its name."""
+        return self.name
+
+    @classmethod
+    def from_state(cls, name: str) -> Dialect:
+        """The dialect with this name. ValueError: there is none."""
+        if name not in DIALECTS:
+            raise ValueError(f"no dialect is named {name}")
+        return DIALECTS[name]
+
     def frame_of(self, tag: int) -> type[Frame] | None:
         """The class that `tag` stands for."""
         return self._frames.get(tag)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold
@@ -249,6 +250,10 @@ class _Judged(KeyFold):
         return pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_COMPARED)
 
 
+#: Where a stream stood, and how many of its messages were sent again.
+_STREAM_CODEC: Final = SnapshotCodec(tuple[Followed, int], what="stream of an instance", version=1)
+
+
 class _Stream:
     """A stream of an instance: its newest session, and how many of its messages were sent again."""
 
@@ -257,7 +262,7 @@ class _Stream:
         self.now: Followed | None = None
         self.replayed = 0
         if state is not None:
-            self.now, self.replayed = _carried(json.loads(state))
+            self.now, self.replayed = _STREAM_CODEC.read(state)
 
     def follow(self, row: Mapping[str, Any]) -> bool:
         """Take a session of the stream as it stands at the end of a window; whether it is the newest one."""
@@ -282,29 +287,9 @@ class _Stream:
         }
 
     def snapshot(self) -> str:
-        """The state as JSON."""
+        """The state as text."""
         assert self.now is not None
-        newest, previous = self.now.newest, self.now.previous_connection_id
-        told = {
-            "connection_id": newest.connection_id.hex(),
-            "started_ns": newest.started_ns,
-            "last_sent": newest.last_sent,
-            "told_ns": newest.told_ns,
-            "previous_connection_id": None if previous is None else previous.hex(),
-            "previous_last_sent": self.now.previous_last_sent,
-            "replayed": self.replayed,
-        }
-        return json.dumps(told, separators=(",", ":"))
-
-
-def _carried(state: dict[str, Any]) -> tuple[Followed, int]:
-    """Where a stream stood, and how many of its messages were sent again."""
-    previous = state["previous_connection_id"]
-    newest = StreamSession(
-        bytes.fromhex(state["connection_id"]), state["started_ns"], state["last_sent"], state["told_ns"]
-    )
-    followed = Followed(newest, None if previous is None else bytes.fromhex(previous), state["previous_last_sent"])
-    return followed, state["replayed"]
+        return _STREAM_CODEC.write((self.now, self.replayed))
 
 
 class _Resumes(KeyFold):

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from tests.support.carried import carried
+from tests.support.carried import carry
 from wirehouse_codecs.compiled.blake2b import DIGEST, Digest, put_digests
 
 
@@ -30,4 +30,4 @@ def test_a_digest_of_pieces_is_carried() -> None:
         digest.update(data[end : end + size])
         end += size
         assert digest.value == blake2b(data[:end]).digest()
-        digest = carried(digest)
+        digest = carry(digest)

@@ -6,7 +6,7 @@ import json
 import pickle
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -73,6 +73,7 @@ class State:
     steps: list[Step] = field(default_factory=list)
     hidden: dict[str, Hidden | None] = field(default_factory=dict)
     buffer: bytearray = field(default_factory=bytearray)
+    order: Literal["little", "big"] = "big"
 
 
 CODEC = SnapshotCodec(State, what="test state", version=7)
@@ -102,6 +103,7 @@ STATES = st.builds(
     st.lists(STEPS),
     st.dictionaries(st.text(), st.none() | st.builds(Hidden, st.binary(), st.none() | STEPS)),
     st.binary().map(bytearray),
+    st.sampled_from(["little", "big"]),
 )
 
 
@@ -125,7 +127,7 @@ def test_a_row_is_a_list_of_its_flags_as_one_number_and_its_fields() -> None:
 def test_named_tuples_are_their_fields_and_objects_their_state() -> None:
     step = Step(Spot(3, "x"), (1, 2))
     state = State(steps=[step], hidden={"a": Hidden(b"\x01", step)}, buffer=bytearray(b"\x02"))
-    assert content(state)[7:] == [[[[3, "x"], [1, 2]]], [["a"], [["01", [[3, "x"], [1, 2]]]]], "02"]
+    assert content(state)[7:] == [[[[3, "x"], [1, 2]]], [["a"], [["01", [[3, "x"], [1, 2]]]]], "02", "big"]
 
 
 def test_dictionaries_are_keys_and_values_and_sets_are_sorted() -> None:
@@ -155,7 +157,7 @@ def test_a_changed_dataclass_is_noticed_without_a_new_version() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        (None, [], "0 values where 10 belong"),
+        (None, [], "0 values where 11 belong"),
         (None, {}, "dict where list belongs"),
         (0, "x", "str where list belongs"),
         (0, [[4, "01", 0, None, "red", 0.5]], "4 isn't a sum of 2 flags of Row"),
@@ -171,6 +173,7 @@ def test_a_changed_dataclass_is_noticed_without_a_new_version() -> None:
         (4, [1, "01"], "2 values where 3 belong"),
         (7, [[[3, "x"], ["a"]]], "str in a list of int"),
         (8, [["a"], [["01"]]], "1 values where 2 belong"),
+        (10, "middle", "'middle' is none of 'little', 'big'"),
     ],
 )
 def test_what_no_version_wrote_is_refused_with_the_reason(at: int | None, value: Any, reason: str) -> None:

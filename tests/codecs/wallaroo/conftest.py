@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
@@ -72,10 +73,10 @@ class Dialogue:
         start = self._at[direction]
         self._at[direction] += size
         received = Received(direction, place(self.now_ns, self._records), start, start + size, decoded)
-        restored = self._session(snapshot=self.session.snapshot())
+        restored = self._session(memory=carry(self.session.memory))
         outcome = self.session.receive(received)
         assert restored.receive(received) == outcome
-        assert restored.snapshot() == self.session.snapshot()
+        assert as_text(restored.memory) == as_text(self.session.memory)
         self.outcomes.append(outcome)
         self.last = list(outcome.findings)
         self.findings += outcome.findings

@@ -12,13 +12,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.outcome import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 #: Reconnects in a row that need gaps which grow.
 RECONNECTS: Final = 4
 #: So long after its last session a worker or an instance is forgotten.
@@ -66,15 +66,6 @@ class WorkerSessions:
             return []
         shown = f"worker {summary.worker} accepted another {' and another '.join(new)} before"
         return [SetFound(RULE["handshake_inconsistent"], summary.connection_id, shown)]
-
-    def to_json(self) -> dict[str, Any]:
-        """What carried state writes of it."""
-        return {"versions": list(self.versions), "cookies": list(self.cookies)}
-
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> WorkerSessions:
-        """The fold that `to_json` wrote."""
-        return cls(dict.fromkeys(row["versions"]), dict.fromkeys((empty, digest) for empty, digest in row["cookies"]))
 
 
 @dataclass(slots=True)
@@ -162,31 +153,17 @@ class InstanceSessions:
         shown = f"{RECONNECTS} reconnects after failures, the gaps are {', '.join(map(str, self.gaps))} ns"
         return [SetFound(RULE["reconnect_without_backoff"], summary.connection_id, shown)]
 
-    def to_json(self) -> dict[str, Any]:
-        """What carried state writes of it."""
-        names = [[stream_id, name] for stream_id, name in self.names.items()]
-        ids = [[name, stream_id] for name, stream_id in self.ids.items()]
-        return {
-            "names": names,
-            "ids": ids,
-            "sent": list(self.sent.items()),
-            "lacks": self.lacks,
-            "going": list(self.going),
-            "ended_ns": self.ended_ns,
-            "failed": self.failed,
-            "gaps": self.gaps,
-        }
-
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> InstanceSessions:
-        """The fold that `to_json` wrote."""
-        maps = {name: dict(row[name]) for name in ("names", "ids", "sent")}
-        return cls(**row | maps | {"going": dict.fromkeys(row["going"])})
-
 
 _FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
     "worker": WorkerSessions,
     "instance": InstanceSessions,
+}
+#: By kind of key: when its last session ended, and what is known of its sessions.
+_CODECS: Final[dict[str, SnapshotCodec[Any]]] = {
+    "worker": SnapshotCodec(tuple[int | None, WorkerSessions], what="sessions of a worker", version=STATE_VERSION),
+    "instance": SnapshotCodec(
+        tuple[int | None, InstanceSessions], what="sessions of an instance", version=STATE_VERSION
+    ),
 }
 
 
@@ -207,15 +184,13 @@ class Fold:
     """The sessions of one key, in the order in which they ended."""
 
     def __init__(self, key: str, state: str | None = None) -> None:
-        self._kind = _FOLDS[json.loads(key)[0]]
+        kind = json.loads(key)[0]
+        self._codec, self._kind = _CODECS[kind], _FOLDS[kind]
         self._sessions = self._kind()
         #: When the last session ended.
         self.last_ns: int | None = None
         if state is not None:
-            told = json.loads(state)
-            if told.get("version") != STATE_VERSION:
-                raise StateVersionError(what="wallaroo sessions", found=told.get("version"), expected=STATE_VERSION)
-            self._sessions, self.last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
+            self.last_ns, self._sessions = self._codec.read(state)
 
     def begin(self, connection_id: bytes) -> None:
         """A session begins before the next one ends."""
@@ -234,9 +209,8 @@ class Fold:
         return self.last_ns is not None and ended_ns - self.last_ns > HORIZON_NS
 
     def snapshot(self) -> str:
-        """The state as JSON: a fold that is given it goes on as this one."""
-        told = {"version": STATE_VERSION, "last_ns": self.last_ns, "sessions": self._sessions.to_json()}
-        return json.dumps(told, separators=(",", ":"))
+        """The state as text: a fold that is given it goes on as this one."""
+        return self._codec.write((self.last_ns, self._sessions))
 
 
 class Folds:

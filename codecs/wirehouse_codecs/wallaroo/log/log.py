@@ -10,7 +10,6 @@ Cookies leave here as keyed hashes, and texts without them.
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import End
@@ -46,12 +45,13 @@ from wirehouse_codecs.wallaroo.log.rows import MOST_CHARACTERS, references, sess
 from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
+from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
-from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
 
-LOG_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 9
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
@@ -109,7 +109,7 @@ class Conversation:
         self._doubt_ns: int | None = None
         self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
-            self._restore(json.loads(snapshot))
+            self._restore(CODEC.read(snapshot))
             self._told = self._rows()
 
     def _new_session(self, dialect: Dialect) -> Session:
@@ -399,43 +399,42 @@ class Conversation:
     # Carried state
 
     def snapshot(self) -> str:
-        """The state as JSON. It holds cookies and other bytes of the wire, so it is sealed where it is stored."""
-        since = self._credits
-        return json.dumps(
-            {
-                "version": LOG_VERSION,
-                "reader": self._fast.reader.snapshot(),
-                "session": None if self._fast.session is None else self._fast.session.snapshot(),
-                "names": [[stream_id, name] for stream_id, name in self._names.items()],
-                "credits": [since.spent, since.overdrawn, since.zero_at_ns],
-                "cookies": sorted(cookie.hex() for cookie in self._cookies),
-                "unseen": self._unseen,
-                "doubt_ns": self._doubt_ns,
-            },
-            separators=(",", ":"),
+        """The state as text. It holds cookies and other bytes of the wire, so it is sealed where it is stored."""
+        memory = None if self._fast.session is None else self._fast.session.memory
+        return CODEC.write(
+            Carried(self._fast.reader, memory, self._names, self._credits, self._cookies, self._unseen, self._doubt_ns)
         )
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != LOG_VERSION:
-            raise StateVersionError(what="wallaroo log", found=state.get("version"), expected=LOG_VERSION)
-        reader, session = Reader(self._options, snapshot=state["reader"]), None
-        if state["session"] is not None:
-            assert reader.dialect is not None
+    def _restore(self, carried: Carried) -> None:
+        reader, session = Reader(self._options, state=carried.reader), None
+        if carried.memory is not None:
             session = Session(
-                reader.dialect,
+                carried.memory.dialect,
                 self._options,
                 cookie_hash=self._cookie_hash,
                 peer_received=self._connection.peer_received,
-                snapshot=state["session"],
+                memory=carried.memory,
             )
         self._fast = runner.Connection(reader, self._options, self._new_session, session)
-        self._names = dict(state["names"])
-        self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
-        self._unseen = None if state["unseen"] is None else [Direction(side) for side in state["unseen"]]
-        self._doubt_ns = state["doubt_ns"]
+        self._names, self._credits, self._cookies = carried.names, carried.credits, carried.cookies
+        self._unseen, self._doubt_ns = carried.unseen, carried.doubt_ns
         self._name_characters = sum(map(len, self._names.values()))
-        self._credits = _Credits(*state["credits"])
 
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a conversation carries from window to window."""
+
+    reader: ReaderState
+    memory: Memory | None
+    names: dict[int, str]
+    credits: _Credits
+    cookies: set[bytes]
+    unseen: list[Direction] | None
+    doubt_ns: int | None
+
+
+CODEC: Final = SnapshotCodec(Carried, what="wallaroo connection", version=SNAPSHOT_VERSION)
 
 #: First bytes of HELLO and ERROR, by number and by letter.
 _SECRET_TAGS: Final = frozenset(

@@ -29,8 +29,8 @@ def take_hello(memory: Memory, judgement: Judgement, hello: Hello) -> None:
     memory.version = hello.version_text()
     memory.program_name, memory.instance_name = hello.program_name, hello.instance_name
     memory.cookie_empty = not hello.cookie
-    if memory.cookie_hash is not None and hello.cookie:
-        memory.cookie_digest = memory.cookie_hash(hello.cookie)
+    if judgement.cookie_hash is not None and hello.cookie:
+        memory.cookie_digest = judgement.cookie_hash(hello.cookie)
 
 
 def take_early_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:

@@ -30,6 +30,8 @@ class Judgement:
 
     where: Where
     peer_received_of: PeerReceived
+    #: What may be kept of a cookie; None = nothing.
+    cookie_hash: Callable[[bytes], bytes] | None = None
     found: list[Found] = field(default_factory=list)
     #: It breaks a rule of frames.
     frame_rule_broken: bool = False

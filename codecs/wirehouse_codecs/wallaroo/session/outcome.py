@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -66,15 +66,6 @@ class Where:
     def of(cls, received: Received) -> Where:
         """Where `received` stands."""
         return cls(received.direction, received.place, received.byte_start, received.byte_end)
-
-    def to_json(self) -> list[Any]:
-        """What `from_json` takes."""
-        return [self.direction, self.place.to_json(), self.byte_start, self.byte_end]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> Where:
-        """What `to_json` wrote."""
-        return cls(Direction(row[0]), Place.from_json(row[1]), row[2], row[3])
 
 
 class UnsentAck(NamedTuple):

@@ -56,6 +56,23 @@ class Sent:
         self._mixed: dict[int, Entry] | None = None
 
     @property
+    def state(self) -> tuple[list[int], list[int], list[int]]:
+        """What carried state writes: ids, when they were sent, and their marks, the oldest first."""
+        if self._mixed is not None:
+            entries = self._mixed.values()
+            return list(self._mixed), [one.at for one in entries], [one.marks for one in entries]
+        ids, ats, marks = (column.tolist() for column in self.room.part(self.start, self.end))
+        return ids, ats, marks
+
+    @classmethod
+    def from_state(cls, state: tuple[list[int], list[int], list[int]]) -> Sent:
+        """The ids that `state` has."""
+        sent = cls()
+        for message_id, at, marks in zip(*state, strict=True):
+            sent.add(message_id, at, marks)
+        return sent
+
+    @property
     def rising(self) -> bool:
         """The ids rise, and stand in `room`."""
         return self._mixed is None

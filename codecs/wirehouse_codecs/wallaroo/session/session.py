@@ -2,7 +2,7 @@
 
 Two machines (specification, "Protocol State Machine" and "Stream State Machine"): the connection's table stands in
 transitions.py, the stream's in streams.py. A `Session` takes the frames of one connection in arrival order and returns
-one `Outcome` for each; it holds a bounded number of streams and ids, and goes on from its `snapshot()`.
+one `Outcome` for each; it holds a bounded number of streams and ids, and all that it carries is its `memory`.
 
 A frame goes through these modules: handshake.py says where the session can be if its beginning was missed;
 transitions.py says what the frame does; handshake.py, errors.py, credits.py and stream_frames.py do that to what is
@@ -18,11 +18,8 @@ remembered (memory.py) and note in judging.py's `Judgement` what is found; outco
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
-from typing import Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
@@ -54,8 +51,6 @@ from wirehouse_codecs.wallaroo.session.streams import ALL, Stream
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, Step, nothing, unlisted
 from wirehouse_codecs.wallaroo.wire.reader import Received
 
-SNAPSHOT_VERSION: Final = 8
-
 
 def everything(_side: Direction, _byte_end: int) -> int:
     """Each side had received all that was captured before its frame."""
@@ -65,8 +60,9 @@ def everything(_side: Direction, _byte_end: int) -> int:
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late`, `unseen` and `cookie_hash` are those of `Memory`. `peer_received`: how many bytes of the other side
-    a side had received when it sent those before a position.
+    `started_late` and `unseen` are those of `Memory.begin`. `memory` is that of an earlier window, to continue from.
+    `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
+    received when it sent those before a position.
     """
 
     def __init__(
@@ -78,13 +74,12 @@ class Session:
         unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         peer_received: PeerReceived = everything,
-        snapshot: str | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._options = options
         self._peer_received = peer_received
-        self.memory = Memory(dialect, started_late=started_late, unseen=unseen, cookie_hash=cookie_hash)
-        if snapshot is not None:
-            self._restore(snapshot)
+        self._cookie_hash = cookie_hash
+        self.memory = memory or Memory.begin(dialect, started_late=started_late, unseen=unseen)
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""
@@ -92,7 +87,7 @@ class Session:
         if memory.ended is not None:
             raise ValueError("the connection has ended")
         frame, at_ns = received.decoded.frame, received.place.arrived_at_ns
-        judgement = Judgement(Where.of(received), self._peer_received)
+        judgement = Judgement(Where.of(received), self._peer_received, self._cookie_hash)
         in_doubt = memory.doubt_ns is not None and at_ns >= memory.doubt_ns
         if in_doubt:
             memory.doubt()
@@ -200,16 +195,6 @@ class Session:
         if how is not End.CAPTURE_END and memory.state not in (State.ERROR, State.ENDED):
             memory.state = State.DISCONNECTED
         return tuple(found)
-
-    def snapshot(self) -> str:
-        """The state as JSON; dialect and options are given again. Equal sessions give equal text."""
-        return json.dumps({"version": SNAPSHOT_VERSION, **self.memory.to_json()}, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="wallaroo session", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.memory.restore(state)
 
 
 def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:

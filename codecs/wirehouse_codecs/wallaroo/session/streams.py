@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, UNSTABLE, Sent
@@ -182,7 +182,7 @@ class Stream:
     nacked: list[int] = field(default_factory=list)
     crossed: list[int] = field(default_factory=list)
     #: References that the last NACKs replaced (0 = none), and where each of these ends.
-    replaced: list[list[int]] = field(default_factory=list)
+    replaced: list[tuple[int, int]] = field(default_factory=list)
     last_seen: int | None = None
     last_acked: int | None = None
     messages: int = 0
@@ -232,7 +232,7 @@ class Stream:
     def ask(self, reference: int, byte_end: int) -> None:
         """A NACK, which was counted and ends at `byte_end`, asks for a NOTIFY from `reference` on."""
         self.nacked = [*self.nacked, byte_end][-KEPT_ASKED:]
-        replaced = [[earlier, byte_end] for earlier in self.references or (0,)]
+        replaced = [(earlier, byte_end) for earlier in self.references or (0,)]
         self.replaced = [*self.replaced, *replaced][-KEPT_ASKED:]
         self.references, self.rewound = [reference], True
         if self.nacks == 1:
@@ -365,52 +365,6 @@ class Stream:
         for _, sent in self.sent.drop((len(self.sent) + 1) // 2):
             self.forgotten_unacked += sent.marks & AWAITED
         self.ephemeral.clear()
-
-    def to_json(self) -> dict[str, Any]:
-        """What carried state writes of it."""
-        return {
-            "state": self.state,
-            "nacks": self.nacks,
-            "waiting": self.waiting,
-            "excused": self.excused,
-            "notified": self.notified,
-            "assumed": self.assumed,
-            "name": None if self.name is None else self.name.hex(),
-            "listed": None if self.listed is None else self.listed.hex(),
-            "references": self.references,
-            "asked": self.asked,
-            "nacked": self.nacked,
-            "crossed": self.crossed,
-            "replaced": self.replaced,
-            "last_seen": self.last_seen,
-            "last_acked": self.last_acked,
-            "messages": self.messages,
-            "first_id": self.first_id,
-            "last_id": self.last_id,
-            "highest_id": self.highest_id,
-            "sent": [[message_id, *sent] for message_id, sent in self.sent.items()],
-            "ephemeral": sorted(self.ephemeral),
-            "acked_at": self.acked_at,
-            "rewound": self.rewound,
-            "ever_acked": self.ever_acked,
-            "forgotten": self.forgotten,
-            "forgotten_unacked": self.forgotten_unacked,
-            "before_hole": self.before_hole,
-        }
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Stream:
-        """The stream that `to_json` wrote."""
-        taken = dict(row)
-        taken["state"] = StreamState(row["state"])
-        for key in ("name", "listed"):
-            taken[key] = None if row[key] is None else bytes.fromhex(row[key])
-        taken["sent"] = Sent()
-        for entry in row["sent"]:
-            taken["sent"].add(*entry)
-        taken["ephemeral"] = set(row["ephemeral"])
-        taken["forgotten"] = None if row["forgotten"] is None else tuple(row["forgotten"])
-        return cls(**taken)
 
 
 def name_digest(name: bytes) -> bytes:

@@ -8,12 +8,10 @@ spoke, are recognised and not decoded.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.dialects import (
     DIALECTS,
@@ -30,7 +28,6 @@ from wirehouse_codecs.wallaroo.dialects import (
 from wirehouse_codecs.wallaroo.frames import EosMessage, Frame, Hello, Message, Notify, Ok, Restart, WorkersLeft
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, decode
 
-DETECTOR_VERSION: Final = 2
 SOURCE_VERSION: Final = b"0.0.1"
 SINK_VERSION: Final = b"v0.0.1"
 DEV_VERSION: Final = b"0.0001"
@@ -75,41 +72,39 @@ def byte_order_of(head: bytes) -> ByteOrder | None:
     return "big" if big or (little and head[LENGTH_BYTES] in _NUMBERS) else None
 
 
+@dataclass(slots=True)
 class Detector:
     """Takes the frames of a connection in arrival order until the dialect is known.
 
-    `dialect` forces one by name. A detector holds a bounded number of ids, and goes on from its `snapshot()`.
+    `dialect` forces one by name. A detector holds a bounded number of ids.
     """
 
-    def __init__(
-        self, byte_order: ByteOrder, dialect: str | None = None, snapshot: str | None = None, *, lacks: bool = False
-    ) -> None:
-        self._order = byte_order
-        #: Some of what the connector said was not captured, so a stream may have been notified that isn't known.
-        self.lacks = lacks
-        self._forced = dialect
-        self._sink = False
-        self._hello = False
-        #: Candidates that no frame has ruled out.
-        self._v3 = self._v2a = self._v2b = True
-        self._notified: list[int] = []
-        self._scores = {"v3": 0, "v2": 0}
-        self._last: dict[str, dict[int, int]] = {"v3": {}, "v2": {}}
-        self._messages = 0
-        #: MESSAGE frames of the text that read well both with and without a stream id.
-        self._undecided = 0
-        #: Ids that messages have if they are read without a stream id, where what else they say tells nothing.
-        self._literal: list[int] = []
-        if snapshot is not None:
-            self._restore(snapshot)
+    byte_order: ByteOrder
+    dialect: str | None = None
+    #: Some of what the connector said was not captured, so a stream may have been notified that isn't known.
+    lacks: bool = False
+    _sink: bool = False
+    _hello: bool = False
+    #: Candidates that no frame has ruled out.
+    _v3: bool = True
+    _v2a: bool = True
+    _v2b: bool = True
+    _notified: list[int] = field(default_factory=list)
+    _scores: dict[str, int] = field(default_factory=lambda: {"v3": 0, "v2": 0})
+    _last: dict[str, dict[int, int]] = field(default_factory=lambda: {"v3": {}, "v2": {}})
+    _messages: int = 0
+    #: MESSAGE frames of the text that read well both with and without a stream id.
+    _undecided: int = 0
+    #: Ids that messages have if they are read without a stream id, where what else they say tells nothing.
+    _literal: list[int] = field(default_factory=list)
 
     def offer(self, direction: Direction, body: bytes) -> Detection | None:
         """Take the next frame (tag and fields) that `direction` sent; what it speaks, once that is known."""
-        if self._forced is not None:
-            return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
+        if self.dialect is not None:
+            return Detection(DIALECTS[self.dialect], DIALECTS[self.dialect].name, "forced by the configuration")
         if not body:
             return None
-        if self._order == "little":
+        if self.byte_order == "little":
             return self._offer_seed(direction, body)
         if body[0] in _LETTERS:
             return Detection(None, "t1", "big endian with a letter for a tag")
@@ -117,9 +112,9 @@ class Detector:
 
     def conclude(self) -> Detection:
         """The best guess when no more frames come, or too many have been waited for."""
-        if self._forced is not None:
-            return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
-        if self._order == "little":
+        if self.dialect is not None:
+            return Detection(DIALECTS[self.dialect], DIALECTS[self.dialect].name, "forced by the configuration")
+        if self.byte_order == "little":
             if len(set(self._literal)) * 2 > len(self._literal):
                 return _found(SEED, "its stream isn't known, and without a stream id messages have ids of their own")
             if self._literal:
@@ -232,36 +227,6 @@ class Detector:
             return _found(SEED_SID, "a message begins with the id of a notified stream, and sane flags follow")
         self._undecided += 1
         return self.conclude() if self._undecided >= SCORED_MESSAGES else None
-
-    def snapshot(self) -> str:
-        """The state as JSON; byte order and a forced dialect are given again."""
-        return json.dumps(
-            {
-                "version": DETECTOR_VERSION,
-                "sink": self._sink,
-                "hello": self._hello,
-                "left": [self._v3, self._v2a, self._v2b],
-                "notified": self._notified,
-                "scores": self._scores,
-                "last": {name: list(ids.items()) for name, ids in self._last.items()},
-                "messages": self._messages,
-                "undecided": self._undecided,
-                "lacks": self.lacks,
-                "literal": self._literal,
-            },
-            separators=(",", ":"),
-        )
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != DETECTOR_VERSION:
-            raise StateVersionError(what="wallaroo detector", found=state.get("version"), expected=DETECTOR_VERSION)
-        self._sink, self._hello = state["sink"], state["hello"]
-        self._v3, self._v2a, self._v2b = state["left"]
-        self._notified, self._scores = state["notified"], state["scores"]
-        self._last = {name: dict(ids) for name, ids in state["last"].items()}
-        self._messages, self._undecided, self.lacks = state["messages"], state["undecided"], state["lacks"]
-        self._literal = state["literal"]
 
 
 def _found(dialect: Dialect, reason: str) -> Detection:

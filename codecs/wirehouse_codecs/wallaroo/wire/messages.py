@@ -10,12 +10,11 @@ bits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError, WirehouseError
+from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.wallaroo.dialects import _HELLO, ByteOrder, Dialect, Field, Form
 from wirehouse_codecs.wallaroo.frames import (
@@ -29,7 +28,6 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.rules import RULE
 
 LENGTH_BYTES: Final = 4
-FRAMER_VERSION: Final = 2
 #: Why what a frame with a hole in it still has is no frame.
 CUT: Final = "cut by a hole"
 
@@ -308,10 +306,11 @@ class Framed(NamedTuple):
     #: Tag and fields; with a rule, the length that breaks it.
     body: bytes
     #: `empty_frame` or `oversize_frame`: all that follows is undecodable.
-    rule: Rule | None = None
+    rule: str | None = None
     reason: str = ""
 
 
+@dataclass(slots=True)
 class Framer:
     """Cuts the bytes of one direction into frames (specification, "Wire Format"). Sans-IO.
 
@@ -320,34 +319,23 @@ class Framer:
     a hole in it what comes behind the hole is told as bytes that are none.
     """
 
-    __slots__ = ("_at", "_buffer", "_order", "_skip", "limit", "lost", "lost_at")
-
-    def __init__(
-        self, byte_order: ByteOrder, max_frame_bytes: int, *, byte_start: int = 0, snapshot: str | None = None
-    ) -> None:
-        self._order: ByteOrder = byte_order
-        self.limit = max_frame_bytes
-        self._buffer = bytearray()
-        #: So many bytes of a frame with a hole in it are still to come.
-        self._skip = 0
-        #: Where the buffer begins in the stream.
-        self._at = byte_start
-        #: The rule after which no frame can be told; None = all is well.
-        self.lost: str | None = None
-        #: Where that was in the stream.
-        self.lost_at: int | None = None
-        if snapshot is not None:
-            self._restore(snapshot)
-
-    @property
-    def byte_start(self) -> int:
-        """Where the unfinished frame begins, or the next one."""
-        return self._at
+    byte_order: ByteOrder
+    #: Of a frame, in bytes.
+    limit: int
+    #: Where the unfinished frame begins in the stream, or the next one.
+    byte_start: int = 0
+    _buffer: bytearray = field(default_factory=bytearray)
+    #: So many bytes of a frame with a hole in it are still to come.
+    _skip: int = 0
+    #: The rule after which no frame can be told; None = all is well.
+    lost: str | None = None
+    #: Where that was in the stream.
+    lost_at: int | None = None
 
     @property
     def byte_end(self) -> int:
         """How much of the stream was received."""
-        return self._at + len(self._buffer)
+        return self.byte_start + len(self._buffer)
 
     @property
     def pending(self) -> bytes:
@@ -357,19 +345,19 @@ class Framer:
     def receive(self, data: bytes) -> list[Framed]:
         """The frames that `data` completes, in order; empty = more needed."""
         if self.lost is not None:
-            self._at += len(data)
+            self.byte_start += len(data)
             return []
         buffer, at = self._buffer, 0
         frames: list[Framed] = []
         if self._skip:
             skipped = min(self._skip, len(data))
-            frames.append(Framed(self._at, self._at + skipped, b"", reason=CUT))
+            frames.append(Framed(self.byte_start, self.byte_start + skipped, b"", reason=CUT))
             self._skip -= skipped
-            self._at += skipped
+            self.byte_start += skipped
             data = data[skipped:]
         buffer += data
         while len(buffer) - at >= LENGTH_BYTES:
-            length = int.from_bytes(buffer[at : at + LENGTH_BYTES], self._order)
+            length = int.from_bytes(buffer[at : at + LENGTH_BYTES], self.byte_order)
             if not 0 < length <= self.limit:
                 frames.append(self._lose(at, length))
                 at = len(buffer)
@@ -377,15 +365,15 @@ class Framer:
             end = at + LENGTH_BYTES + length
             if end > len(buffer):
                 break
-            frames.append(Framed(self._at + at, self._at + end, bytes(buffer[at + LENGTH_BYTES : end])))
+            frames.append(Framed(self.byte_start + at, self.byte_start + end, bytes(buffer[at + LENGTH_BYTES : end])))
             at = end
         del buffer[:at]
-        self._at += at
+        self.byte_start += at
         return frames
 
     def go_on(self, byte_start: int, pending: bytes) -> None:
         """The frames up to `byte_start` were cut elsewhere; `pending` is what came of the next one."""
-        self._at, self._buffer = byte_start, bytearray(pending)
+        self.byte_start, self._buffer = byte_start, bytearray(pending)
 
     @property
     def skips(self) -> bool:
@@ -396,34 +384,21 @@ class Framer:
         """`missing` bytes never came. True: all are of one frame whose length is known, so the next one's place is."""
         left = self._skip
         if len(self._buffer) >= LENGTH_BYTES:
-            length = int.from_bytes(self._buffer[:LENGTH_BYTES], self._order)
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], self.byte_order)
             left = LENGTH_BYTES + length - len(self._buffer)
         if missing > left:
             return False
-        self._at, self._skip = self.byte_end + missing, left - missing
+        self.byte_start, self._skip = self.byte_end + missing, left - missing
         self._buffer.clear()
         return True
 
     def pass_over(self, missing: int) -> None:
         """`missing` bytes never came, after the place was lost."""
-        self._at += missing
+        self.byte_start += missing
 
     def _lose(self, at: int, length: int) -> Framed:
         self.lost = "oversize_frame" if length else "empty_frame"
         reason = f"length {length}, the limit is {self.limit}" if length else "length 0"
-        self.lost_at = self._at + at
+        self.lost_at = self.byte_start + at
         said = bytes(self._buffer[at : at + LENGTH_BYTES])
-        return Framed(self.lost_at, self.lost_at + LENGTH_BYTES, said, RULE[self.lost], reason)
-
-    def snapshot(self) -> str:
-        """The state as JSON; byte order and limit come from the dialect and options again."""
-        state = {"version": FRAMER_VERSION, "at": self._at, "buffer": self._buffer.hex(), "lost": self.lost}
-        state |= {"lost_at": self.lost_at, "skip": self._skip}
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != FRAMER_VERSION:
-            raise StateVersionError(what="wallaroo framer", found=state.get("version"), expected=FRAMER_VERSION)
-        self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
-        self.lost_at, self._skip = state["lost_at"], state["skip"]
+        return Framed(self.lost_at, self.lost_at + LENGTH_BYTES, said, self.lost, reason)

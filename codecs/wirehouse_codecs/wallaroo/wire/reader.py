@@ -11,15 +11,13 @@ stream that is known.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, SEED, V2A, V3, ByteOrder, Dialect
@@ -30,7 +28,6 @@ from wirehouse_codecs.wallaroo.wire.dialect_detection import UNTOLD, Detection, 
 from wirehouse_codecs.wallaroo.wire.messages import CUT, LENGTH_BYTES, Decoded, Framed, Framer, decode
 from wirehouse_codecs.wallaroo.wire.resync import READINGS, resynchronise
 
-READER_VERSION: Final = 5
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
@@ -74,49 +71,55 @@ class Rest(NamedTuple):
     rule: Rule
 
 
-class Reader:
+@dataclass
+class ReaderState:
+    """What a Reader carries from window to window."""
+
+    detection: Detection | None = None
+    _order: ByteOrder | None = None
+    _detector: Detector | None = None
+    _framers: dict[Direction, Framer] = field(default_factory=dict)
+    #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
+    _heads: dict[Direction, bytearray] = field(default_factory=lambda: {side: bytearray() for side in _SIDES})
+    #: Of the pieces in these: where each ends, and its place.
+    _pieces: dict[Direction, list[tuple[int, Place]]] = field(default_factory=lambda: {side: [] for side in _SIDES})
+    _at: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
+    _searching: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
+    #: Some of what the connector said before the dialect was known was not captured.
+    _lacks: bool = False
+    #: While a start is looked for: how many bytes of the head are none.
+    _passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
+    #: The side whose start the other one waits for, and what waits.
+    _sought: Direction | None = None
+    _waiting: list[_Waiting] = field(default_factory=list)
+    #: Frames that wait for the dialect.
+    _held: list[tuple[Direction, Place, Framed]] = field(default_factory=list)
+    _unsupported_told: bool = False
+    #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
+    _rest: dict[Direction, list[int]] = field(default_factory=lambda: {side: [0, 0] for side in _SIDES})
+
+
+class Reader(ReaderState):
     """The frames of one connection. `receive` bytes in arrival order, `finish` when no more come.
 
-    `started_late` says that the capture began after the connection did.
+    `started_late` says that the capture began after the connection did. `state` is that of an earlier window, to
+    continue from.
     """
 
-    def __init__(self, options: WallarooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+    def __init__(
+        self, options: WallarooOptions, *, started_late: bool = False, state: ReaderState | None = None
+    ) -> None:
+        state = state or _begin(options, started_late)
+        super().__init__(**{one.name: getattr(state, one.name) for one in fields(ReaderState)})
         self._options = options
         #: Whether a stream of this id was named before, as whoever judges the frames knows.
         self.knows_stream: Callable[[int], bool] = _no_stream
-        self.detection: Detection | None = None
-        self._order: ByteOrder | None = None
-        self._detector: Detector | None = None
-        self._framers: dict[Direction, Framer] = {}
-        #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
-        self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in _SIDES}
-        #: Of the pieces in these: where each ends, and its place.
-        self._pieces: dict[Direction, list[tuple[int, Place]]] = {direction: [] for direction in _SIDES}
-        self._at = dict.fromkeys(_SIDES, 0)
-        self._searching = dict.fromkeys(_SIDES, started_late)
-        #: Some of what the connector said before the dialect was known was not captured.
-        self._lacks = started_late
-        #: While a start is looked for: how many bytes of the head are none, by which dialects it was looked for, and up
-        #: to where in the head it takes bytes to look again.
-        self._passed = dict.fromkeys(_SIDES, 0)
+        #: By which dialects a start was looked for, and up to where in the head it takes bytes to look again.
         self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
-        #: The side whose start the other one waits for, and what waits.
-        self._sought: Direction | None = None
-        self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
-        self._held: list[tuple[Direction, Place, Framed]] = []
-        self._held_bytes = 0
-        self._unsupported_told = False
+        self._waiting_bytes = sum(len(one.data) for one in self._waiting)
+        self._held_bytes = sum(len(framed.body) for _, _, framed in self._held)
         #: No more bytes come.
         self._ended = False
-        #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
-        self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in _SIDES}
-        if options.forced is not None:
-            dialect = DIALECTS[options.forced]
-            self._order = dialect.byte_order
-            self.detection = Detection(dialect, dialect.name, "forced by the configuration")
-        if snapshot is not None:
-            self._restore(snapshot)
 
     @property
     def dialect(self) -> Dialect | None:
@@ -263,7 +266,7 @@ class Reader:
                 self._order = self._order or "big"
         at, data, pieces = self._at[direction], bytes(self._heads[direction]), self._pieces[direction]
         assert self._order is not None
-        self._framers[direction] = Framer(self._order, self._limit(direction), byte_start=at)
+        self._framers[direction] = Framer(self._order, self._limit(direction), at)
         self._clear_head(direction, at)
         if self._detector is None and self.detection is None:
             self._detector = Detector(self._order, lacks=self._lacks)
@@ -479,7 +482,7 @@ class Reader:
         """A frame that was cut, now that the dialect is known."""
         assert self.dialect is not None
         if framed.reason:
-            decoded = Decoded(rule=framed.rule, reason=framed.reason)
+            decoded = Decoded(rule=None if framed.rule is None else RULE[framed.rule], reason=framed.reason)
         else:
             decoded = decode(framed.body, self._dialect_of(framed.body), self._options.version_form)
         undecoded = framed.body if decoded.frame is None else b""
@@ -502,68 +505,15 @@ class Reader:
         decoded = Decoded(rule=rule, reason=f"{len(pending)} bytes of an unfinished frame")
         return [Received(direction, place, start, start + len(pending), decoded, pending)]
 
-    def snapshot(self) -> str:
-        """The state as JSON: a reader that is given it goes on as this one."""
-        return json.dumps(
-            {
-                "version": READER_VERSION,
-                "detection": None if self.detection is None else _detection_to_json(self.detection),
-                "order": self._order,
-                "detector": None if self._detector is None else self._detector.snapshot(),
-                "framers": {direction: framer.snapshot() for direction, framer in self._framers.items()},
-                "limits": {direction: framer.limit for direction, framer in self._framers.items()},
-                "heads": {direction: bytes(head).hex() for direction, head in self._heads.items()},
-                "pieces": {
-                    direction: [[end, place.to_json()] for end, place in pieces]
-                    for direction, pieces in self._pieces.items()
-                },
-                "at": self._at,
-                "lacks": self._lacks,
-                "searching": self._searching,
-                "passed": self._passed,
-                "sought": self._sought,
-                "waiting": [[one.after, one.place.to_json(), one.data.hex(), one.missing] for one in self._waiting],
-                "held": [
-                    [direction, place.to_json(), framed.byte_start, framed.byte_end, framed.body.hex()]
-                    + [framed.rule and framed.rule.name, framed.reason]
-                    for direction, place, framed in self._held
-                ],
-                "unsupported_told": self._unsupported_told,
-                "rest": self._rest,
-            },
-            separators=(",", ":"),
-        )
 
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != READER_VERSION:
-            raise StateVersionError(what="wallaroo reader", found=state.get("version"), expected=READER_VERSION)
-        self._order = state["order"]
-        if state["detection"] is not None:
-            name, shown, reason = state["detection"]
-            self.detection = Detection(DIALECTS.get(name), shown, reason)
-        if state["detector"] is not None and self._order is not None:
-            self._detector = Detector(self._order, snapshot=state["detector"])
-        for name, framer in state["framers"].items():
-            assert self._order is not None
-            self._framers[Direction(name)] = Framer(self._order, state["limits"][name], snapshot=framer)
-        for direction in _SIDES:
-            self._heads[direction] = bytearray.fromhex(state["heads"][direction])
-            self._pieces[direction] = [(end, Place.from_json(place)) for end, place in state["pieces"][direction]]
-            self._at[direction] = state["at"][direction]
-            self._searching[direction] = state["searching"][direction]
-            self._passed[direction] = state["passed"][direction]
-        self._sought = None if state["sought"] is None else Direction(state["sought"])
-        for after, place, data, missing in state["waiting"]:
-            self._waiting.append(_Waiting(after, Place.from_json(place), bytes.fromhex(data), missing))
-            self._waiting_bytes += len(self._waiting[-1].data)
-        for direction, place, start, end, body, rule, reason in state["held"]:
-            framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
-            self._held.append((Direction(direction), Place.from_json(place), framed))
-            self._held_bytes += len(framed.body)
-        self._lacks = state["lacks"]
-        self._unsupported_told = state["unsupported_told"]
-        self._rest = {direction: state["rest"][direction] for direction in _SIDES}
+def _begin(options: WallarooOptions, started_late: bool) -> ReaderState:
+    """Before the first byte."""
+    state = ReaderState(_searching=dict.fromkeys(_SIDES, started_late), _lacks=started_late)
+    if options.forced is not None:
+        dialect = DIALECTS[options.forced]
+        state._order = dialect.byte_order
+        state.detection = Detection(dialect, dialect.name, "forced by the configuration")
+    return state
 
 
 def _no_stream(_stream_id: int) -> bool:
@@ -586,11 +536,6 @@ def _after(one: _Waiting) -> int:
 def _place_of(pieces: Sequence[tuple[int, Place]], end: int) -> Place:
     """The place of the piece that the byte before `end` is in."""
     return pieces[min(bisect_left(pieces, end, key=itemgetter(0)), len(pieces) - 1)][1]
-
-
-def _detection_to_json(detection: Detection) -> list[str | None]:
-    name = None if detection.dialect is None else detection.dialect.name
-    return [name, detection.name, detection.reason]
 
 
 def _undecodable(direction: Direction, place: Place, start: int, data: bytes, reason: str) -> Received:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.carried import as_text, carried
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.effects import Effects
 from wirehouse_codecs.bamboo.session.session import Session
@@ -89,7 +89,7 @@ class Peers:
             self._at[role] += size
             self._clock += 1
             read = Read(role, Place(self._clock, 1, b"c", self._clock), layer(packet), start, start + size, packet)
-            restored = Session(self.options, memory=carried(self.session.state, Memory))
+            restored = Session(self.options, memory=carry(self.session.state, Memory))
             restored.state.peer_received = self.session.state.peer_received
             told, again = self.session.receive(read), restored.receive(read)
             assert (again.broken, again.cursor_before, again.cursor_after) == (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.carried import carried
+from tests.support.carried import carry
 from wirehouse_codecs.bamboo.session.cursor import JUDGED, Cursor, Piece, Plan, Sent, Settings, Turn, judge, move
 from wirehouse_codecs.bamboo.setup import Channel, Role, agreed
 from wirehouse_codecs.bamboo.wire.bymux import Bymux, Delivered
@@ -176,7 +176,7 @@ class Dialogue:
             if rule is not None:
                 return " ".join([*places, rule])
             move(packet, self.turn())
-            self.sender = carried(self.sender)
+            self.sender = carry(self.sender)
             places.append(str(self.sender))
         return " ".join(places)
 

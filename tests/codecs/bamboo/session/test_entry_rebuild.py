@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.codecs.bamboo.session.peers import metadata
-from tests.support.carried import carried
+from tests.support.carried import carry
 from wirehouse_codecs.bamboo.session.entry_rebuild import MOST_KNOWN, Known, Rebuilt, complete, rebuild
 from wirehouse_codecs.bamboo.session.proposals import Heard
 from wirehouse_codecs.bamboo.setup import Role
@@ -60,7 +60,7 @@ def test_what_is_known_is_bounded_and_kept_by_use() -> None:
         known.add(b"author", 0, seq, Heard(seq, b"", False, b"hash"))
     assert known.get(b"author", 0, 2) is None
     assert known.get(b"author", 0, 3) is not None
-    assert list(carried(known).state) == list(known.state)
+    assert list(carry(known).state) == list(known.state)
 
 
 def test_an_entry_is_known_of_all_sides_that_sent_it() -> None:
@@ -69,7 +69,7 @@ def test_an_entry_is_known_of_all_sides_that_sent_it() -> None:
     known.add(b"author", 0, 1, mine)
     known.add_all([((b"author", 0, 1), theirs)])
     assert known.get(b"author", 0, 1) == mine._replace(senders=tuple(Role))
-    assert carried(known).get(b"author", 0, 1) == known.get(b"author", 0, 1)
+    assert carry(known).get(b"author", 0, 1) == known.get(b"author", 0, 1)
     known.forget(b"author", 0, 1, mine)
     assert known.get(b"author", 0, 1) == theirs
     known.add(b"author", 0, 1, mine._replace(payload_hash=b"other"))

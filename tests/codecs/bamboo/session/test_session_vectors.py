@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.carried import carried
+from tests.support.carried import carry
 from tests.support.searches import fast_first
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.session.effects import Effects
@@ -56,8 +56,8 @@ def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Read
                 found.append(session.receive(read))
                 if found[-1].ends:
                     return session, reader, found
-            reader = Reader(options, state=carried(reader.state))
-            session = Session(options, memory=carried(session.state, Memory))
+            reader = Reader(options, state=carry(reader.state))
+            session = Session(options, memory=carry(session.state, Memory))
     return session, reader, found
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.carried import as_text, carried
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.bamboo.setup import INFINITE, VANILLA, Channel, Role, Start, agreed
 from wirehouse_codecs.bamboo.wire.bymux import JUDGED, TRANSITIONS, Bymux, Delivered, Input, Received, State
 from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type, encode, write
@@ -30,7 +30,7 @@ class Dialogue:
         self.taken: list[Received | Delivered] = []
 
     def send(self, role: Role, data: bytes) -> Dialogue:
-        restored = Bymux(self.start, state=carried(self.bymux.state), **self.options)
+        restored = Bymux(self.start, state=carry(self.bymux.state), **self.options)
         taken = self.bymux.receive(role, data)
         assert restored.receive(role, data) == taken
         assert restored.state == self.bymux.state

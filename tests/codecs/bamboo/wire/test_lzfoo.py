@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.carried import as_text, carried
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.bamboo.wire import varu64
 from wirehouse_codecs.bamboo.wire.lzfoo import MAX_HISTORY_BYTES, Deflater, Inflated, Inflater, inflate
 
@@ -32,7 +32,7 @@ def both(data: bytes, size: int, window: int = varu64.MAX_U64, history: bytes = 
     plain = inflate(data, size, window, history)
     before = Inflater(window)
     assert before.inflate(literal(history), len(history)) == Inflated(history, None)
-    compiled = carried(before)
+    compiled = carry(before)
     assert compiled.inflate(data, size) == plain
     return plain
 
@@ -131,7 +131,7 @@ def test_what_is_not_known_is_not_a_violation() -> None:
     assert known.inflate(b"\x82\5", 2).rule == "offset_before_start"
     known.forget()
     assert known.inflate(b"\x82\5", 2).rule == "history_unknown"
-    assert carried(known).inflate(b"\x82\5", 2).rule == "history_unknown"
+    assert carry(known).inflate(b"\x82\5", 2).rule == "history_unknown"
 
 
 def test_of_a_huge_window_only_the_last_bytes_are_kept() -> None:
@@ -163,7 +163,7 @@ def test_what_is_compressed_comes_back(sent: list[bytes], window: int) -> None:
         packet = deflater.compress(payload)
         assert inflate(packet, len(payload), window, history) == Inflated(payload, None)
         assert inflater.inflate(packet, len(payload)) == Inflated(payload, None)
-        again = carried(inflater)
+        again = carry(inflater)
         assert again.state == inflater.state
         inflater = again
         history += payload

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.carried import as_text, carried
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.bamboo.setup import Channel, Setup
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
@@ -148,7 +148,7 @@ def test_packets_are_cut_anywhere(channel: Channel, packets: st.SearchStrategy[P
         received = []
         for at in range(len(data)):
             if at % 7 == 0:
-                single = carried(single)
+                single = carry(single)
             received += single.receive(data[at : at + 1])
         assert received == whole
         assert (single.byte_end, single.unfinished, single.pending) == (
@@ -245,7 +245,7 @@ def test_nothing_is_read_after_an_unused_byte() -> None:
     assert reader.lost
     assert reader.receive(b"\2") == []
     assert (reader.byte_end, reader.pending, reader.unfinished) == (4, b"", False)
-    assert carried(reader).receive(b"\2") == []
+    assert carry(reader).receive(b"\2") == []
 
 
 def test_long_numbers_are_read_and_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.carried import carried
+from tests.support.carried import carry
 from wirehouse_codecs.bamboo.setup import Channel
 from wirehouse_codecs.bamboo.wire import bymux_packets, resync
 from wirehouse_codecs.bamboo.wire.bymux_packets import Packet, Type
@@ -69,7 +69,7 @@ def test_found_is_what_is_found_without_remembering(data: st.DataObject, parts: 
     search, passed, begin = Search(), 0, 0
     for end in cuts:
         # As carried to the next window.
-        search = carried(search) if data.draw(st.booleans()) else search
+        search = carry(search) if data.draw(st.booleans()) else search
         found = search.take(said[begin:end], CHANNELS)
         while passed < end and (said[passed] >> 5 != Type.WRITE or begins(said[:end], passed) is False):
             passed += 1

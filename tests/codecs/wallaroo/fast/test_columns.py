@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.compiled import arrow
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -43,7 +44,7 @@ from wirehouse_codecs.wallaroo.session.outcome import Kind, State
 from wirehouse_codecs.wallaroo.session.sent_ids import Entry, Sent
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Framer, decode, encode
-from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState
 
 C, S = Direction.CLIENT, Direction.SERVER
 Messages = Callable[..., Message]
@@ -198,10 +199,10 @@ def check_runs(options: WallarooOptions, said: Said, late: bool, cuts: Sequence[
             check_row(found, run.read.get(number), expected[row], begin, twin.reader.dialect)
             row += 1
     assert row == len(expected)
-    assert twin.reader.snapshot() == reader.snapshot()
+    assert as_text(twin.reader, ReaderState) == as_text(reader, ReaderState)
     assert (twin.session is None) == (session is None)
     if twin.session is not None and session is not None:
-        assert twin.session.snapshot() == session.snapshot()
+        assert as_text(twin.session.memory) == as_text(session.memory)
     return twin
 
 
@@ -520,7 +521,7 @@ def test_a_hole_and_the_end_are_told_as_by_the_reader(msg: Messages, greeting: G
     ):
         assert mine == [Read(one, session.receive(one)) for one in theirs]
     assert twin.session is not None
-    assert twin.session.snapshot() == session.snapshot()
+    assert as_text(twin.session.memory) == as_text(session.memory)
 
 
 def test_a_connection_goes_on_from_carried_state(msg: Messages, acked: Acks, greeting: Greetings) -> None:
@@ -532,13 +533,13 @@ def test_a_connection_goes_on_from_carried_state(msg: Messages, acked: Acks, gre
     twin = Connection(Reader(options), options, lambda one: Session(one, options))
     twin.run(pieces_of(before))
     assert twin.session is not None
-    session = Session(DIALECTS["v3"], options, snapshot=twin.session.snapshot())
-    reader = Reader(options, snapshot=twin.reader.snapshot())
+    session = Session(DIALECTS["v3"], options, memory=carry(twin.session.memory))
+    reader = Reader(options, state=carry(twin.reader, ReaderState))
     carried = Connection(reader, options, lambda one: Session(one, options), session)
     twin.run(pieces_of(after, 20))
     carried.run(pieces_of(after, 20))
     assert carried.session is session
-    assert session.snapshot() == twin.session.snapshot()
+    assert as_text(session.memory) == as_text(twin.session.memory)
 
 
 # Ids that are remembered

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.carried import carry
 from tests.support.searches import fast_first
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place, Severity
@@ -39,7 +40,7 @@ from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate, write_pcap
 from wirehouse_codecs.wallaroo.wire.messages import encode
-from wirehouse_codecs.wallaroo.wire.reader import HELD_FRAMES, Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import HELD_FRAMES, Reader, ReaderState, Received
 
 C, S = Direction.CLIENT, Direction.SERVER
 SOURCES = [name for name, dialect in DIALECTS.items() if not dialect.sink]
@@ -149,10 +150,10 @@ def test_a_hole_within_a_frame_costs_that_frame_alone(
         found += reader.receive(C, b"".join(data[:-1]) + data[-1][:cut], place(1))
         missing = len(data[-1]) - cut - back
         found += reader.hole(C, missing, place(2))
-        reader = Reader(options, snapshot=reader.snapshot())
+        reader = Reader(options, state=carry(reader, ReaderState))
         rest = data[-1][len(data[-1]) - back :] + last
         for at in range(len(rest)):
-            reader = Reader(options, snapshot=reader.snapshot())
+            reader = Reader(options, state=carry(reader, ReaderState))
             found += reader.receive(C, rest[at : at + 1], place(3))
         found += reader.finish(place(4))
         frames = [one for one in found if one.decoded.frame is not None]

@@ -246,7 +246,7 @@ def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch)
 # Carried state
 
 
-def carried() -> str:
+def state_of_a_flow() -> str:
     rows = [row for batch in read(long(50), 10**9) for row in batch.to_pylist()]
     (state,) = [row["state"] for row in rows if row["row_kind"] == "state"]
     assert isinstance(state, str)
@@ -260,12 +260,12 @@ def go_on(state: str) -> None:
 
 
 def test_carried_state_that_was_cut_or_garbled_says_so() -> None:
-    state = carried()
+    state = state_of_a_flow()
     go_on(state)
     for size in range(0, len(state), len(state) // 50):
         with pytest.raises(StateDamagedError, match="run the window before it again"):
             go_on(state[:size])
-    for old, new in (('"dialogue"', '"talk"'), ('\\"reader\\"', '\\"read\\"'), ('"version":1', '"vers":1')):
+    for old, new in (('"dialogue"', '"talk"'), ('\\"state\\"', '\\"stat\\"'), ('"version":1', '"vers":1')):
         assert old in state
         with pytest.raises(StateDamagedError):
             go_on(state.replace(old, new))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.core.errors import StateVersionError
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
@@ -292,7 +291,7 @@ def test_a_refused_hello_is_found_at_the_hello(text: bytes, rule: str, dialogue:
     where = told.findings[0].where
     assert where is not None
     assert (where.direction, where.byte_start) == (C, 0)
-    assert "monster" not in told.session.snapshot()
+    assert "monster" not in as_text(told.session.memory)
     assert told.session.memory.cookie_digest == b"hash"
 
 
@@ -547,7 +546,7 @@ def test_acks_of_what_was_not_sent(name: str, dialogue: Opens, msg: Messages, ac
     assert told.w(acked(1, (1, NOTHING_SEEN), (1, 7))).rules == []
     # Whether an earlier session sent them is judged when this one has ended.
     unsent = [6] if name == "v3" else [6, NOTHING_SEEN]
-    restored = Session(told.session.memory.dialect, WallarooOptions(), snapshot=told.session.snapshot())
+    restored = Session(told.session.memory.dialect, WallarooOptions(), memory=carry(told.session.memory))
     for session in (told.session, restored):
         assert [(one.stream_id, one.message_id) for one in session.memory.unsent] == [(1, number) for number in unsent]
 
@@ -776,7 +775,7 @@ def test_an_ack_without_credits_does_not_begin_the_time_anew(dialogue: Opens, ac
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch, dialogue: Opens) -> None:
     monkeypatch.setattr("wirehouse_codecs.wallaroo.session.memory.MAX_STREAMS", 3)
     told = dialogue("seed").opened(1).c(*[Notify(1, b"%d" % n) for n in range(20)])
-    assert len(json.loads(told.session.snapshot())["names"]) == 3
+    assert len(told.session.memory.names) == 3
 
 
 def test_every_rule_of_a_session_is_broken_by_a_dialogue() -> None:
@@ -811,13 +810,6 @@ def test_acked_ids_are_forgotten_but_for_the_last() -> None:
     assert stream.was_acked(5)
     assert not stream.was_acked(401)
     assert stream.unacked() == list(range(401, 500))
-
-
-def test_carried_state_of_another_version_is_refused() -> None:
-    session = Session(DIALECTS["v3"], WallarooOptions())
-    state = json.loads(session.snapshot()) | {"version": 99}
-    with pytest.raises(StateVersionError, match="session"):
-        Session(DIALECTS["v3"], WallarooOptions(), snapshot=json.dumps(state))
 
 
 def test_a_connection_ends_once(dialogue: Opens) -> None:
@@ -857,10 +849,10 @@ def judge(frames: list[Received], name: str, cuts: set[int], late: bool) -> tupl
     outcomes: list[Outcome] = []
     for at, frame in enumerate(frames):
         if at in cuts:
-            session = Session(DIALECTS[name], options, snapshot=session.snapshot())
+            session = Session(DIALECTS[name], options, memory=carry(session.memory))
         outcomes.append(session.receive(frame))
     found = session.end(End.CLOSED, Place(10**12, 0, b"", 0))
-    return outcomes, list(found), session.snapshot()
+    return outcomes, list(found), as_text(session.memory)
 
 
 @pytest.mark.parametrize("name", SOURCES)

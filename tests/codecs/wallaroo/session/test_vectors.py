@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.carried import carry
 from wirehouse_codecs.core.rules import Place, Severity
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
@@ -34,7 +35,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Decoded
-from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "wallaroo"
 CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
@@ -251,8 +252,8 @@ def test_carried_over_between_packets_gives_the_same(capture: str) -> None:
             frames = reader.receive(direction, data, Place(when_ns, 0, b"", at))
             outcomes += [session.receive(frame) for frame in frames]
             if at % every == 0:
-                reader = Reader(options, snapshot=reader.snapshot())
-                session = Session(whole.reader.dialect, options, snapshot=session.snapshot())
+                reader = Reader(options, state=carry(reader, ReaderState))
+                session = Session(whole.reader.dialect, options, memory=carry(session.memory))
         last = Place(connection.ended_ns, 0, b"", len(connection.segments))
         outcomes += [session.receive(frame) for frame in reader.finish(last)]
         assert outcomes == whole.outcomes

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.carried import carry
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, V2B, V3, Dialect
@@ -31,7 +32,7 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, EncodeError, decode, encode
-from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, Reader, ReaderState, Received
 from wirehouse_codecs.wallaroo.wire.resync import (
     FRAMES_IN_A_ROW,
     FRAMES_OF,
@@ -205,7 +206,7 @@ def told(data: bytes, sizes: list[int], *, cut: bool = False) -> list[Received]:
             found += reader.receive(S, encode(Ack(1), V3), place(1)) if at % 2 else []
         at += size
         if cut:
-            reader = Reader(options, snapshot=reader.snapshot())
+            reader = Reader(options, state=carry(reader, ReaderState))
     return found + reader.finish(place(2))
 
 
@@ -281,7 +282,7 @@ def test_a_side_waits_while_a_start_of_the_other_is_looked_for(msg: Message_) ->
     for number in range(12):
         found += reader.receive(C, encode(msg("v3", 1, number + 1), V3), place(10 + 2 * number))
         found += reader.receive(S, ack, place(11 + 2 * number))
-        reader = Reader(WallarooOptions(dialect="v3"), snapshot=reader.snapshot())
+        reader = Reader(WallarooOptions(dialect="v3"), state=carry(reader, ReaderState))
     assert [one.place.record_number for one in found] == list(range(10, 34))
 
 
@@ -317,7 +318,7 @@ def test_holes_of_both_sides_keep_their_order(msg: Message_) -> None:
                     if missing
                     else reader.receive(direction, data, place(number))
                 )
-            carried = Reader(options, snapshot=carried.snapshot())
+            carried = Reader(options, state=carry(carried, ReaderState))
         rows[0] += whole.finish(place(120))
         rows[1] += carried.finish(place(120))
         assert rows[0] == rows[1]
@@ -375,7 +376,7 @@ def test_each_byte_is_told_once_whatever_waits_and_is_missing(
                 out += reader.hole(direction, said, place(number))
             else:
                 out += reader.receive(direction, said, place(number))
-        carried = Reader(options, started_late=late, snapshot=carried.snapshot())
+        carried = Reader(options, started_late=late, state=carry(carried, ReaderState))
         size = said if isinstance(said, int) else len(said)
         if isinstance(said, int):
             spans[direction].append((total[direction], total[direction] + size))
