@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Run(NamedTuple):
@@ -159,17 +159,19 @@ class Intervals:
         if len(self) > runs:
             self.forget_below(self._lasts[-runs - 1] + 1)
 
-    def to_json(self) -> list[Any]:
-        """The set in carried state: `most`, `floor`, and the ends of the runs, each as the difference to the last."""
+    @property
+    def state(self) -> tuple[int | None, int, list[int]]:
+        """What is carried: `most`, `floor`, and the ends of the runs, each as the difference to the last."""
         ends = chain.from_iterable(zip(self._firsts, self._lasts, strict=True))
-        return [self.most, self.floor, [later - earlier for earlier, later in pairwise(chain((0,), ends))]]
+        return self.most, self.floor, [later - earlier for earlier, later in pairwise(chain((0,), ends))]
 
     @classmethod
-    def from_json(cls, told: Sequence[Any]) -> Intervals:
-        """The set that `to_json` wrote."""
-        intervals = cls(most=told[0])
-        ends = list(accumulate(told[2]))
-        intervals.replace(ends[::2], ends[1::2], told[1])
+    def from_state(cls, state: tuple[int | None, int, list[int]]) -> Intervals:
+        """The set with this state."""
+        most, floor, steps = state
+        intervals = cls(most=most)
+        ends = list(accumulate(steps))
+        intervals.replace(ends[::2], ends[1::2], floor)
         return intervals
 
     def replace(self, firsts: list[int], lasts: list[int], floor: int) -> None:

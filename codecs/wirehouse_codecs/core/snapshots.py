@@ -8,7 +8,8 @@ A dataclass is declared once, and both directions follow from its annotations. N
 may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further
 dataclasses and named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `tuple[A, B, C]` and `tuple[X, ...]`. They
 may also be objects of a class that hides its attributes: its property `state` is a value of one of these types, and its
-class method `from_state` makes an equal object of it.
+class method `from_state` makes an equal object of it. Fields with `init=False` follow from others, or are set by who
+reads the state: they are not written.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
@@ -269,8 +270,8 @@ def _same(value: Any) -> Any:
 
 def _dataclass(kind: type[Any]) -> _Form:
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    if any(field.kw_only or not field.init for field in fields(kind)):
+    names = [field.name for field in fields(kind) if field.init]
+    if any(field.kw_only for field in fields(kind)):
         raise TypeError(f"{kind.__name__} can't be part of a snapshot: a field isn't set by position")
     flags = [name for name in names if hints[name] is bool]
     others = [name for name in names if hints[name] is not bool]

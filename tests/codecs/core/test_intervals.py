@@ -50,7 +50,7 @@ def test_the_same_as_a_set(steps: list[tuple[str, int, int]], first: int, last: 
     assert intervals.holds(first, last) == (asked <= known) or not asked
     assert intervals.counts_from([first, last]) == [sum(n >= at for n in known) for at in (first, last)]
     assert intervals.count_from(first) == sum(n >= first for n in known)
-    again = Intervals.from_json(json.loads(json.dumps(intervals.to_json())))
+    again = Intervals.from_state(json.loads(json.dumps(intervals.state)))
     assert (list(again), again.count, again.floor, again.most) == (list(intervals), len(known), floor, None)
 
 
@@ -67,7 +67,7 @@ def test_the_largest_numbers() -> None:
     intervals.remove(1, LARGEST - 1)
     assert list(intervals) == [Run(0, 0), Run(LARGEST, LARGEST)]
     assert intervals.counts_from([0, 1, LARGEST]) == [2, 1, 1]
-    assert list(Intervals.from_json(json.loads(json.dumps(intervals.to_json())))) == list(intervals)
+    assert list(Intervals.from_state(json.loads(json.dumps(intervals.state)))) == list(intervals)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
@@ -81,7 +81,7 @@ def test_of_too_many_runs_the_lowest_are_forgotten(most: int) -> None:
     assert intervals.add(0, intervals.floor - 1) == 0
     assert not intervals.overlaps(0, intervals.floor - 1)
     assert list(intervals.missing(0, intervals.floor)) in ([], [Run(intervals.floor, intervals.floor)])
-    assert Intervals.from_json(intervals.to_json()).most == most
+    assert Intervals.from_state(intervals.state).most == most
 
 
 def test_a_range_across_the_floor_is_held_from_the_floor_on() -> None:

@@ -352,8 +352,10 @@ def block_row(number: int, block: Block) -> BlockRow:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, Where | Intervals):
+    if isinstance(value, Where):
         return value.to_json()
+    if isinstance(value, Intervals):
+        return value.state
     if isinstance(value, CatchUp):
         return to_json(value)
     if isinstance(value, list):
@@ -377,5 +379,5 @@ def from_json(kind: type[_State], told: dict[str, Any]) -> _State:
             row[name] = Where.from_json(row[name])
     for name in ("offered", "proven", "acknowledged", "fetched", "dropped"):
         if kind is Node:
-            row[name] = Intervals.from_json(row[name])
+            row[name] = Intervals.from_state(row[name])
     return kind(**row)

@@ -148,7 +148,7 @@ class Client:
     def to_json(self) -> dict[str, Any]:
         """What `from_json` takes."""
         told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
-        runs = {name: told[name].to_json() for name in ("delivered", "covered")}
+        runs = {name: told[name].state for name in ("delivered", "covered")}
         recent = [[one.hex(), missed] for one, missed in self.recent.items()]
         brought = None if self.brought is None else self.brought.to_json()
         return told | runs | {"where": self.where.to_json(), "brought": brought, "recent": recent}
@@ -156,7 +156,7 @@ class Client:
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Client:
         """What `to_json` wrote."""
-        runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
+        runs = {name: Intervals.from_state(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
         answers = {service: [tuple(one) for one in risen] for service, risen in told["answers"].items()}
         where, brought = (None if told[name] is None else Where.from_json(told[name]) for name in ("where", "brought"))

@@ -854,7 +854,7 @@ class Fold:
             "rises": [[*rise[:3], rise.capture_id.hex()] for rise in self._rises],
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
             **{name: getattr(self, "_" + name) for name in _PLAIN},
-            **{name: getattr(self, "_" + name).to_json() for name in _INTERVALS},
+            **{name: getattr(self, "_" + name).state for name in _INTERVALS},
         }
         return json.dumps(told, separators=(",", ":"))
 
@@ -864,7 +864,7 @@ class Fold:
         for name in _PLAIN:
             setattr(self, "_" + name, told[name])
         for name in _INTERVALS:
-            setattr(self, "_" + name, Intervals.from_json(told[name]))
+            setattr(self, "_" + name, Intervals.from_state(told[name]))
         self._first = None if told["first"] is None else Where.from_json(told["first"])
         self._asked = None if told["asked"] is None else Where.from_json(told["asked"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]

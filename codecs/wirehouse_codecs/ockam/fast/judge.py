@@ -287,7 +287,7 @@ class _State:
         memory, numbers = self._memory, self.numbers
         self._tell(row)
         for name, count in zip(judge_loops.COUNTED, numbers.tolist(), strict=False):
-            memory.counts[name] += count
+            setattr(memory.counts, name, getattr(memory.counts, name) + count)
         self._session.now_ns = int(numbers[judge_loops.NOW_NS])
         self._take_pairs()
         self._take_streams()

@@ -7,22 +7,22 @@ it had, counted from its begin.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.session.outcome import Answers, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import RequestKind
-from wirehouse_codecs.ockam.session.session import Session
+from wirehouse_codecs.ockam.session.session import Session, SessionState
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -38,14 +38,14 @@ from wirehouse_codecs.ockam.wire.messages import (
     PushRequest,
     PushResponse,
 )
-from wirehouse_codecs.ockam.wire.reader import NOT_BARE, Reader, Received
+from wirehouse_codecs.ockam.wire.reader import NOT_BARE, Reader, ReaderState, Received
 from wirehouse_codecs.ockam.wire.routed import LOCAL, Routed
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
-LOG_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 5
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
@@ -140,17 +140,17 @@ class Conversation:
 
     def __init__(self, log: Log, connection: Connection, options: OckamOptions, snapshot: str | None) -> None:
         self._log, self._connection, self._options = log, connection, options
-        #: Frames and bytes of other traffic, by direction and name.
-        self._skips: dict[tuple[Direction, str], tuple[int, int]] = {}
-        #: Addresses between which a secure channel is.
-        self._channels: set[str] = set()
         late = connection.began_before_capture
-        self._reader = Reader(options, started_late=late)
-        self._session = Session(options, started_late=late, peer_received=connection.peer_received)
+        carried = None if snapshot is None else CODEC.read(snapshot)
+        self._reader = Reader(options, started_late=late, state=None if carried is None else carried.reader)
+        state = None if carried is None else carried.session
+        self._session = Session(options, started_late=late, state=state, peer_received=connection.peer_received)
+        #: Frames and bytes of other traffic, by direction and name.
+        self._skips: dict[tuple[Direction, str], tuple[int, int]] = {} if carried is None else carried.skips
+        #: Addresses between which a secure channel is.
+        self._channels: set[str] = set() if carried is None else carried.channels
         self._closed_at_ns: int | None = None
         self._fast = runner.Connection(self._reader, self._session, options)
-        if snapshot is not None:
-            self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
         self._told = {} if snapshot is None else self._rows()
 
@@ -326,7 +326,7 @@ class Conversation:
             "names": "both" if len(names) > 1 else next(iter(names), None),
             "partial": session.coverage.partial,
             "partial_at_ns": self.partial_at_ns,
-            **{name: memory.counts[name] for name in _COUNTS},
+            **{name: getattr(memory.counts, name) for name in _COUNTS},
             "open_requests": sum(request.kind is not RequestKind.OTHER for request in memory.requests),
             "open_pushes": [
                 {"stream_address": address, "pushed_at_ns": at_ns, "count": count}
@@ -339,25 +339,21 @@ class Conversation:
     # Carried state
 
     def snapshot(self) -> str:
-        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
-        state = {
-            "version": LOG_VERSION,
-            "reader": self._reader.snapshot(),
-            "session": self._session.snapshot(),
-            "skips": [[*key, *counted] for key, counted in self._skips.items()],
-            "channels": sorted(self._channels),
-        }
-        return json.dumps(state, separators=(",", ":"))
+        """The state as text. It holds bytes of the wire, so it is sealed where it is stored."""
+        return CODEC.write(Carried(self._reader.state, self._session.state, self._skips, self._channels))
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != LOG_VERSION:
-            raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = Reader(self._options, snapshot=state["reader"])
-        self._session = Session(self._options, snapshot=state["session"], peer_received=self._connection.peer_received)
-        self._fast = runner.Connection(self._reader, self._session, self._options)
-        for direction, name, frames, size in state["skips"]:
-            self._skips[Direction(direction), name] = (frames, size)
-        self._channels = set(state["channels"])
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a conversation carries from window to window."""
+
+    reader: ReaderState
+    session: SessionState
+    skips: dict[tuple[Direction, str], tuple[int, int]]
+    channels: set[str]
+
+
+CODEC: Final = SnapshotCodec(Carried, what="ockam connection", version=SNAPSHOT_VERSION)
 
 
 def _envelope(routed: Routed) -> dict[str, Any]:

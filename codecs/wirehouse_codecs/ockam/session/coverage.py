@@ -15,8 +15,9 @@ Each frame goes through `take` first, which returns what its sender knew, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.wire.reader import Received
@@ -46,25 +47,33 @@ class Sender(NamedTuple):
     may_be_answered: bool
 
 
+@dataclass(slots=True)
 class Coverage:
-    """What of both sides has come. `peer_received`: None = a side had received what came before."""
+    """What of both sides has come."""
 
-    def __init__(self, *, started_late: bool = False, peer_received: PeerReceived | None = None) -> None:
-        self._peer_received = peer_received
-        #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
-        self.here = dict.fromkeys(Direction, 0)
-        self.taken = dict.fromkeys(Direction, 0)
-        self.unasked_end = 0
-        #: The place with which the first frame of a side was found, from its begin on or after a search.
-        self._found_at: dict[Direction, Place] = {}
-        #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
-        self.partial_at_ns = 0 if started_late else None
-        #: As `Outcome.missed`.
-        self.missed = int(started_late)
-        #: Sides whose next frame is searched.
-        self.searched = set(Direction) if started_late else set()
-        #: The last packet that showed a hole. What it released of the other side may come before what it answers.
-        self.gap: Place | None = None
+    #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
+    partial_at_ns: int | None = None
+    #: As `Outcome.missed`.
+    missed: int = 0
+    #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
+    here: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
+    taken: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
+    unasked_end: int = 0
+    #: Sides whose next frame is searched.
+    searched: set[Direction] = field(default_factory=set)
+    #: The last packet that showed a hole. What it released of the other side may come before what it answers.
+    gap: Place | None = None
+    #: None = a side had received what came before.
+    peer_received_of: PeerReceived | None = field(default=None, init=False)
+    #: The place with which the first frame of a side was found, from its begin on or after a search.
+    found_at: dict[Direction, Place] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def begin(cls, *, started_late: bool) -> Coverage:
+        """Before the first byte."""
+        if started_late:
+            return cls(partial_at_ns=0, missed=1, searched=set(Direction))
+        return cls()
 
     @property
     def partial(self) -> bool:
@@ -73,8 +82,8 @@ class Coverage:
 
     def peer_received(self, direction: Direction, byte_end: int) -> int:
         """How many bytes of the other side the sender of these had received, at most."""
-        if self._peer_received is not None:
-            return self._peer_received(direction, byte_end)
+        if self.peer_received_of is not None:
+            return self.peer_received_of(direction, byte_end)
         return self.taken[other_side(direction)]
 
     def miss(self, since_ns: int) -> None:
@@ -88,15 +97,15 @@ class Coverage:
         direction, end = received.direction, received.byte_end
         other = other_side(direction)
         if direction in self.searched or not self.taken[direction]:
-            self._found_at[direction] = received.place
+            self.found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.
-        is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
-        known = self.peer_received(direction, end) if self._peer_received is not None else 0
+        is_fresh = self.peer_received_of is None or self.found_at.get(direction) != received.place
+        known = self.peer_received(direction, end) if self.peer_received_of is not None else 0
         is_behind = known > self.taken[other]
         knows_frame = is_fresh and is_behind and known > self.here[other] > self.taken[other]
         # A response that waited so may answer what comes after it, or what is begun.
         may_answer = is_behind or self.here[other] > self.taken[other]
-        is_early = may_answer and direction is Direction.SERVER and self._peer_received is not None
+        is_early = may_answer and direction is Direction.SERVER and self.peer_received_of is not None
         may_be_answered = direction is Direction.CLIENT and bool(self.unasked_end)
         if may_be_answered and is_fresh:
             may_be_answered = self.peer_received(direction, end) < self.unasked_end
@@ -121,26 +130,3 @@ class Coverage:
             self.gap = received.place
         if received.rule != "routed" and not received.beyond_limit:
             self.searched.add(received.direction)
-
-    # Carried state
-
-    def to_json(self) -> dict[str, Any]:
-        """What `restore` takes."""
-        return {
-            "partial_at_ns": self.partial_at_ns,
-            "missed": self.missed,
-            "here": self.here,
-            "taken": self.taken,
-            "unasked_end": self.unasked_end,
-            "searched": sorted(self.searched),
-            "gap": None if self.gap is None else self.gap.to_json(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` wrote."""
-        self.partial_at_ns, self.missed = state["partial_at_ns"], state["missed"]
-        self.here = {Direction(side): end for side, end in state["here"].items()}
-        self.taken = {Direction(side): end for side, end in state["taken"].items()}
-        self.unasked_end = state["unasked_end"]
-        self.searched = {Direction(side) for side in state["searched"]}
-        self.gap = None if state["gap"] is None else Place.from_json(state["gap"])

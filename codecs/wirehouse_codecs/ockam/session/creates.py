@@ -26,14 +26,14 @@ from wirehouse_codecs.ockam.wire.messages import (
 
 def judge_create(memory: Memory, frame: Frame, create: CreateRequest) -> None:
     """A create waits for its Init."""
-    memory.counts["creates"] += 1
+    memory.counts.creates += 1
     is_right = frame.check_role(RequestKind.CREATE, Role.STREAM_SERVICE)
     open_request(memory, frame, RequestKind.CREATE, is_right, name=short(create.stream_name))
 
 
 def judge_create_partitioned(memory: Memory, frame: Frame, create: CreatePartitionedRequest) -> None:
     """A partitioned create waits for an Init of each partition."""
-    memory.counts["creates"] += 1
+    memory.counts.creates += 1
     is_right = frame.check_role(RequestKind.PARTITIONED, Role.STREAM_SERVICE)
     if create.partitions:
         name = short(create.stream_name)

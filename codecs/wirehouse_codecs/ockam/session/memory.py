@@ -11,7 +11,6 @@ undecoded) judge messages by them, and the fast path reads and writes them as ar
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -81,38 +80,52 @@ class SavedPushes:
     last: tuple[int, bytes] | None = None
 
 
-class Memory:
-    """What one session remembers. `stream_services`, `index_services`: the addresses of the services."""
+@dataclass(slots=True)
+class Counts:
+    """How many there were of each on a connection."""
 
-    def __init__(self, stream_services: Iterable[str], index_services: Iterable[str]) -> None:
-        self.roles = {
-            **dict.fromkeys(stream_services, Role.STREAM_SERVICE),
-            **dict.fromkeys(index_services, Role.INDEX_SERVICE),
-        }
-        #: How many there were: `creates`, `pushes`, `confirmed`, `pulls`, and messages that were `delivered`.
-        self.counts = Counter[str]()
-        #: Whose names were used for protocols that have two.
-        self.names: set[Names] = set()
-        self.requests = Requests()
-        self.requesters: dict[str, None] = {}
-        self.streams: dict[str, Stream] = {}
-        self.addresses: dict[tuple[str, int], str] = {}
-        #: By requester and name: how many partitions were asked for, and have all answered.
-        self.whole: dict[tuple[str, str], int] = {}
-        #: By requester and stream: ids that were saved, and the data's digest of those that were not.
-        self.saved: dict[tuple[str, str], SavedPushes] = {}
-        self.unsaved: dict[tuple[str, str, int], bytes] = {}
-        #: By the address of the index service, client, stream and partition.
-        self.keys: dict[tuple[str, str, str, int | None], SavedIndex] = {}
-        self.clients: dict[tuple[str, str, int], str] = {}
-        #: By stream: its only client; None = it has several.
-        self.only_clients: dict[tuple[str, int], str | None] = {}
-        self.pulled: dict[str, Intervals] = {}
-        #: Requests that an error closed while others were open to its address: by requester, kind and name or id the
-        #: address.
-        self.refused: dict[tuple[str, str, str | None], str] = {}
-        #: How many requests could not be decoded, by requester and what they ask for; "" = not known.
-        self.undecoded: dict[tuple[str, str], int] = {}
+    creates: int = 0
+    pushes: int = 0
+    confirmed: int = 0
+    pulls: int = 0
+    #: Messages.
+    delivered: int = 0
+
+
+@dataclass(slots=True)
+class Memory:
+    """What one session remembers, and carries from window to window."""
+
+    counts: Counts = field(default_factory=Counts)
+    #: Whose names were used for protocols that have two.
+    names: set[Names] = field(default_factory=set)
+    requests: Requests = field(default_factory=Requests)
+    requesters: dict[str, None] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    addresses: dict[tuple[str, int], str] = field(default_factory=dict)
+    #: By requester and name: how many partitions were asked for, and have all answered.
+    whole: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: By requester and stream: ids that were saved, and the data's digest of those that were not.
+    saved: dict[tuple[str, str], SavedPushes] = field(default_factory=dict)
+    unsaved: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
+    #: By the address of the index service, client, stream and partition.
+    keys: dict[tuple[str, str, str, int | None], SavedIndex] = field(default_factory=dict)
+    clients: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    #: By stream: its only client; None = it has several.
+    only_clients: dict[tuple[str, int], str | None] = field(default_factory=dict)
+    pulled: dict[str, Intervals] = field(default_factory=dict)
+    #: Requests that an error closed while others were open to its address: by requester, kind and name or id the
+    #: address.
+    refused: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
+    #: How many requests could not be decoded, by requester and what they ask for; "" = not known.
+    undecoded: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: What is at the addresses that the options name.
+    roles: dict[str, Role] = field(default_factory=dict, init=False)
+
+    def serve(self, stream_services: Iterable[str], index_services: Iterable[str]) -> None:
+        """The addresses of the services."""
+        self.roles |= dict.fromkeys(stream_services, Role.STREAM_SERVICE)
+        self.roles |= dict.fromkeys(index_services, Role.INDEX_SERVICE)
 
     def has_room(self, known: Mapping[Any, Any] | None = None) -> bool:
         """Nothing was forgotten of the table `known`; None = of the open requests."""
@@ -149,58 +162,6 @@ class Memory:
             remember(self.saved, pusher, saved)
         saved.last = None if number in saved.ids else (number, request.digest)
         saved.ids.add(number, number)
-
-    # Carried state
-
-    def to_json(self) -> dict[str, Any]:
-        """What `restore` takes."""
-        return {
-            "counts": {name: count for name, count in sorted(self.counts.items()) if count},
-            "names": sorted(self.names),
-            "requests": self.requests.to_json(),
-            "requesters": list(self.requesters),
-            "streams": [
-                [address, stream.name, stream.partition, stream.replaced, stream.highest, stream.confirmed.to_json()]
-                for address, stream in self.streams.items()
-            ],
-            "keys": [
-                [*key, known.least, None if known.saved_at is None else known.saved_at.to_json()]
-                for key, known in self.keys.items()
-            ],
-            "saved": [
-                [*key, saved.ids.to_json(), None if saved.last is None else [saved.last[0], saved.last[1].hex()]]
-                for key, saved in self.saved.items()
-            ],
-            "unsaved": [[*key, pushed.hex()] for key, pushed in self.unsaved.items()],
-            "pulled": [[name, partitions.to_json()] for name, partitions in self.pulled.items()],
-            **{name: [[*key, value] for key, value in getattr(self, name).items()] for name in _PLAIN},
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` wrote."""
-        self.counts = Counter(state["counts"])
-        self.names = {Names(name) for name in state["names"]}
-        self.requests = Requests.from_json(state["requests"])
-        self.requesters = dict.fromkeys(state["requesters"])
-        for address, name, partition, replaced, highest, confirmed in state["streams"]:
-            known = Intervals.from_json(confirmed)
-            self.streams[address] = Stream(name, partition, replaced, highest, known)
-        for target, client, name, partition, least, saved_at in state["keys"]:
-            where = None if saved_at is None else Where.from_json(saved_at)
-            self.keys[target, client, name, partition] = SavedIndex(least, where)
-        for requester, target, ids, last in state["saved"]:
-            pushed = None if last is None else (last[0], bytes.fromhex(last[1]))
-            self.saved[requester, target] = SavedPushes(Intervals.from_json(ids), pushed)
-        for requester, target, number, unsaved in state["unsaved"]:
-            self.unsaved[requester, target, number] = bytes.fromhex(unsaved)
-        for name, partitions in state["pulled"]:
-            self.pulled[name] = Intervals.from_json(partitions)
-        for table in _PLAIN:
-            getattr(self, table).update({tuple(key): value for *key, value in state[table]})
-
-
-#: Tables that are carried as they are, with keys of several parts.
-_PLAIN: Final = ("addresses", "whole", "clients", "only_clients", "refused", "undecoded")
 
 
 def remember(known: dict[K, V], key: K, value: V) -> None:

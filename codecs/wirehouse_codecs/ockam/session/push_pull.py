@@ -26,7 +26,7 @@ from wirehouse_codecs.ockam.wire.messages import PullRequest, PullResponse, Push
 
 def judge_push(memory: Memory, frame: Frame, push: PushRequest) -> None:
     """A push waits for its confirm."""
-    memory.counts["pushes"] += 1
+    memory.counts.pushes += 1
     is_right = _check_stream(memory, frame, RequestKind.PUSH)
     if is_right:
         _check_reuse(memory, frame, push)
@@ -58,7 +58,7 @@ def judge_confirm(memory: Memory, frame: Frame, confirm: PushResponse) -> None:
         frame.answers = Answers.of(request, with_data=is_saved)
     stream = _answering_stream(memory, frame)
     if is_saved and frame.ignored is None:
-        memory.counts["confirmed"] += 1
+        memory.counts.confirmed += 1
         if stream is not None:
             _check_rising(frame, stream, confirm.index)
 
@@ -77,7 +77,7 @@ def _check_rising(frame: Frame, stream: Stream, index: int) -> None:
 
 def judge_pull(memory: Memory, frame: Frame, pull: PullRequest) -> None:
     """A pull waits for its response."""
-    memory.counts["pulls"] += 1
+    memory.counts.pulls += 1
     is_right = _check_stream(memory, frame, RequestKind.PULL)
     stream = memory.streams.get(frame.at)
     if stream is not None:
@@ -92,7 +92,7 @@ def judge_pull_response(memory: Memory, frame: Frame, pulled: PullResponse) -> N
     request = _take_answer(memory, frame, RequestKind.PULL, pulled.request_id, indexes)
     stream = _answering_stream(memory, frame)
     if frame.ignored is None:
-        memory.counts["delivered"] += len(indexes)
+        memory.counts.delivered += len(indexes)
     if any(one >= following for one, following in pairwise(indexes)):
         frame.break_rule("response_order", "the indexes do not rise")
     if stream is not None and stream.name is not None:

@@ -9,14 +9,13 @@ What is held is bounded. Where requests had to be forgotten, an answer that fits
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.intervals import Intervals, Run
 from wirehouse_codecs.core.rules import Place
@@ -120,15 +119,6 @@ class Where:
     byte_start: int
     byte_end: int
 
-    def to_json(self) -> list[Any]:
-        """What `from_json` takes."""
-        return [self.direction, self.place.to_json(), self.byte_start, self.byte_end]
-
-    @classmethod
-    def from_json(cls, told: list[Any]) -> Where:
-        """What `to_json` wrote."""
-        return cls(Direction(told[0]), Place.from_json(told[1]), told[2], told[3])
-
 
 @dataclass(slots=True)
 class Request:
@@ -156,11 +146,10 @@ class Request:
     key: tuple[str, str, int | None] | None = None
     least: int | None = None
     state: RequestState = RequestState.OPEN
-    #: The how manieth of those that were added.
-    number: int = -1
-
+    #: Its place among those that were added.
+    number: int = field(default=-1, init=False)
     #: It was unsure until its last input.
-    was_unsure: bool = False
+    was_unsure: bool = field(default=False, init=False)
 
     def take(self, given: Input) -> bool:
         """The state after `given`; True if the rule about the missing answer is found. KeyError: it has ended."""
@@ -295,49 +284,16 @@ class Requests:
 
     # Carried state
 
-    def to_json(self) -> list[Any]:
-        """What `from_json` takes."""
-        return [self.forgotten, [_request_to_json(request) for request in self]]
+    @property
+    def state(self) -> tuple[bool, list[Request]]:
+        """Whether requests were forgotten, and those that wait."""
+        return self.forgotten, list(self)
 
     @classmethod
-    def from_json(cls, told: list[Any]) -> Requests:
-        """The requests that `to_json` wrote."""
+    def from_state(cls, state: tuple[bool, list[Request]]) -> Requests:
+        """The requests that wait by `state`."""
         requests = cls()
-        requests.forgotten = told[0]
-        for row in told[1]:
-            requests.put(_request_from_json(row))
+        requests.forgotten = state[0]
+        for request in state[1]:
+            requests.put(request)
         return requests
-
-
-def _request_to_json(request: Request) -> list[Any]:
-    return [
-        *(request.kind, request.where.to_json(), request.requester, request.target),
-        *(request.request_id, request.index, request.limit, request.name, request.given, request.partitions),
-        request.answered.to_json(),
-        *(None if request.data is None else b64encode(request.data).decode(), request.data_bytes),
-        *(request.digest.hex(), request.key, request.least, request.state),
-    ]
-
-
-def _request_from_json(row: list[Any]) -> Request:
-    kind, where, requester, target, request_id, index, limit, name, given, partitions, answered, *rest = row
-    data, data_bytes, told, key, least, state = rest
-    return Request(
-        kind=RequestKind(kind),
-        where=Where.from_json(where),
-        requester=requester,
-        target=target,
-        request_id=request_id,
-        index=index,
-        limit=limit,
-        name=name,
-        given=given,
-        partitions=partitions,
-        answered=Intervals.from_json(answered),
-        data=None if data is None else b64decode(data),
-        data_bytes=data_bytes,
-        digest=bytes.fromhex(told),
-        key=None if key is None else (key[0], key[1], key[2]),
-        least=least,
-        state=RequestState(state),
-    )

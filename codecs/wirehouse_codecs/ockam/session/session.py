@@ -1,7 +1,7 @@
 """The session layer of the Ockam stream service: what each message of a connection means, and which rules it breaks.
 
-A `Session` takes the messages of one connection in arrival order, returns one `Outcome` for each, and goes on from its
-`snapshot()`. A message goes through these modules:
+A `Session` takes the messages of one connection in arrival order, and returns one `Outcome` for each. A message goes
+through these modules:
 
 1. coverage.py: what of both sides was captured, and what the sender could know.
 2. addresses.py: where the route leads.
@@ -20,12 +20,10 @@ How it judges:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULE
@@ -51,7 +49,6 @@ from wirehouse_codecs.ockam.wire.routed import route_text
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
 
-SNAPSHOT_VERSION: Final = 4
 #: An answer may be so long on its way when its connection is reset.
 IN_FLIGHT_NS: Final = 10**9
 
@@ -81,10 +78,18 @@ _WHOSE: Final[Mapping[str, Names]] = {
 }
 
 
+class SessionState(NamedTuple):
+    """What a session carries from window to window."""
+
+    coverage: Coverage
+    memory: Memory
+    now_ns: int
+
+
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late`: the capture began after the connection did.
+    `started_late`: the capture began after the connection did. `state` is that of an earlier window, to continue from.
     """
 
     def __init__(
@@ -92,16 +97,15 @@ class Session:
         options: OckamOptions,
         *,
         started_late: bool = False,
-        snapshot: str | None = None,
+        state: SessionState | None = None,
         peer_received: PeerReceived | None = None,
     ) -> None:
         self._options = options
-        self.coverage = Coverage(started_late=started_late, peer_received=peer_received)
-        self.memory = Memory(options.stream_services, options.index_services)
-        self.now_ns = 0
+        state = state or SessionState(Coverage.begin(started_late=started_late), Memory(), 0)
+        self.coverage, self.memory, self.now_ns = state
+        self.coverage.peer_received_of = peer_received
+        self.memory.serve(options.stream_services, options.index_services)
         self.ended: End | None = None
-        if snapshot is not None:
-            self._restore(json.loads(snapshot))
 
     # Input
 
@@ -268,24 +272,12 @@ class Session:
 
     # Carried state
 
-    def snapshot(self) -> str:
-        """The state as JSON: a session that is given it goes on as this one. ValueError: the connection has ended."""
+    @property
+    def state(self) -> SessionState:
+        """What a later session continues from. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
-        state = {
-            "version": SNAPSHOT_VERSION,
-            **self.coverage.to_json(),
-            "now_ns": self.now_ns,
-            **self.memory.to_json(),
-        }
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.coverage.restore(state)
-        self.now_ns = state["now_ns"]
-        self.memory.restore(state)
+        return SessionState(self.coverage, self.memory, self.now_ns)
 
 
 def _unanswered(requests: list[Request], why: str) -> tuple[Found, ...]:

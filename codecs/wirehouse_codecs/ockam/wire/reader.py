@@ -10,11 +10,9 @@ is in exactly one `Received`.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import EnvelopeChoice, OckamOptions
 from wirehouse_codecs.ockam.wire import resync
@@ -24,7 +22,6 @@ from wirehouse_codecs.ockam.wire.resync import Look
 from wirehouse_codecs.ockam.wire.routed import OPENING, Envelope, Routed, decode
 from wirehouse_codecs.tcp.endpoints import Direction
 
-READER_VERSION: Final = 4
 #: So many bytes in which no frame begins are one row.
 PASSED_BYTES: Final = 1 << 16
 #: After so many none is looked for any more: twice the largest frame.
@@ -87,41 +84,28 @@ class Received:
     beyond_limit: bool = False
 
 
+@dataclass(slots=True)
 class _Side:
     """The bytes of one direction that aren't told yet."""
 
-    __slots__ = (
-        "announced",
-        "at",
-        "buffer",
-        "gave_up_at",
-        "needed",
-        "passed",
-        "rule",
-        "searched",
-        "searching",
-        "skip_to",
-    )
-
-    def __init__(self, searching: bool) -> None:
-        #: Where the buffer begins in the stream.
-        self.at = 0
-        self.buffer = bytearray()
-        #: So much of the stream it takes to say more; 0 = that isn't known yet.
-        self.needed = 0
-        #: A frame is looked for, and begins not before this byte of the buffer.
-        self.searching = searching
-        self.searched = 0
-        #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was told.
-        self.rule: tuple[str, str] | None = None
-        #: Where in the stream what was no message would end by its length; -1 = it had none.
-        self.announced = -1
-        #: How many were passed over already in the same search.
-        self.passed = 0
-        #: A hole cut a frame that ends there; -1 = none.
-        self.skip_to = -1
-        #: From there on no frame is looked for.
-        self.gave_up_at: int | None = None
+    #: A frame is looked for, and begins not before this byte of the buffer.
+    searching: bool
+    searched: int = 0
+    #: Where the buffer begins in the stream.
+    at: int = 0
+    buffer: bytearray = field(default_factory=bytearray)
+    #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was told.
+    rule: tuple[str, str] | None = None
+    #: Where in the stream what was no message would end by its length; -1 = it had none.
+    announced: int = -1
+    #: How many were passed over already in the same search.
+    passed: int = 0
+    #: A hole cut a frame that ends there; -1 = none.
+    skip_to: int = -1
+    #: From there on no frame is looked for.
+    gave_up_at: int | None = None
+    #: So much of the stream it takes to say more; 0 = that isn't known yet.
+    needed: int = field(default=0, init=False, compare=False)
 
     @property
     def end(self) -> int:
@@ -139,38 +123,30 @@ class _Side:
         del self.buffer[:size]
         self.searched = max(0, self.searched - size)
 
-    def to_json(self) -> list[Any]:
-        """All of it, in the order of `from_json`."""
-        numbers = [self.at, self.searching, self.searched, self.announced, self.passed, self.gave_up_at]
-        numbers.append(self.skip_to)
-        return [self.buffer.hex(), self.rule, *numbers]
 
-    @classmethod
-    def from_json(cls, state: list[Any]) -> _Side:
-        """The side that `to_json` wrote."""
-        side = cls(searching=False)
-        buffer, rule, side.at, side.searching, side.searched, side.announced, side.passed, *last = state
-        side.gave_up_at, side.skip_to = last
-        side.buffer, side.rule = bytearray.fromhex(buffer), rule and tuple(rule)
-        return side
+class ReaderState(NamedTuple):
+    """What a Reader carries from window to window."""
+
+    detection: Detection | None
+    sides: dict[Direction, _Side]
 
 
 class Reader:
     """What both sides of one connection sent. `receive` bytes in arrival order, `finish` when no more come.
 
     `started_late` says that the capture began after the connection did. Of each direction at most one frame and a row
-    of bytes that are none are held.
+    of bytes that are none are held. `state` is that of an earlier reader, to continue from.
     """
 
-    def __init__(self, options: OckamOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+    def __init__(self, options: OckamOptions, *, started_late: bool = False, state: ReaderState | None = None) -> None:
         self._most = options.max_frame_bytes
         self._sides = {direction: _Side(started_late) for direction in _SIDES}
         self.detection: Detection | None = None
         forced = _FORCED.get(options.envelope)
         if forced is not None:
             self.detection = Detection(forced, "forced by the configuration")
-        if snapshot is not None:
-            self._restore(snapshot)
+        if state is not None:
+            self.detection, self._sides = state
 
     def rest(self, direction: Direction) -> tuple[int, int] | None:
         """From where to where bytes of `direction` stand in which no frame is looked for, for good; None = there are
@@ -458,24 +434,10 @@ class Reader:
         # The other side told the envelope since.
         return NO_FRAME
 
-    def snapshot(self) -> str:
-        """The state as JSON: a reader that is given it goes on as this one."""
-        detection = self.detection
-        state = {
-            "version": READER_VERSION,
-            "detection": None if detection is None else [detection.name, detection.reason],
-            "sides": {direction: side.to_json() for direction, side in self._sides.items()},
-        }
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != READER_VERSION:
-            raise StateVersionError(what="ockam reader", found=state.get("version"), expected=READER_VERSION)
-        if state["detection"] is not None:
-            name, reason = state["detection"]
-            self.detection = Detection(Envelope(name), reason)
-        self._sides = {direction: _Side.from_json(state["sides"][direction]) for direction in _SIDES}
+    @property
+    def state(self) -> ReaderState:
+        """What a later reader continues from."""
+        return ReaderState(self.detection, self._sides)
 
 
 def read(

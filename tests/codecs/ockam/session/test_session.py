@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -11,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.core.errors import StateVersionError
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULE, SET_RULES
 from wirehouse_codecs.ockam.session import memory
 from wirehouse_codecs.ockam.session import requests as waiting
+from wirehouse_codecs.ockam.session.memory import Counts
 from wirehouse_codecs.ockam.session.outcome import ANSWERS_NOTHING, Found, Outcome
 from wirehouse_codecs.ockam.session.requests import (
     TRANSITIONS,
@@ -114,10 +114,10 @@ class Dialogue:
         start = self._at[direction]
         self._at[direction] += size
         received = Received(direction, Place(self.now_ns, 0, b"", self.now_ns), start, start + size, **told)
-        restored = Session(self.options, snapshot=self.session.snapshot(), peer_received=self.peer_received)
+        restored = Session(self.options, state=carry(self.session.state), peer_received=self.peer_received)
         outcome = self.session.receive(received)
         assert restored.receive(received) == outcome
-        assert restored.snapshot() == self.session.snapshot()
+        assert as_text(restored.state) == as_text(self.session.state)
         self.outcomes.append(outcome)
         return self._find(outcome.findings)
 
@@ -753,7 +753,7 @@ def test_the_consumer_is_the_client_of_the_requester_or_the_only_one(partition: 
 
 def test_an_answer_to_nothing_is_ignored() -> None:
     dialogue = opened().push(1, 4).s(PushResponse(1, Status.OK, 2))
-    assert (dialogue.out.ignored, dialogue.session.memory.counts["confirmed"]) == (ANSWERS_NOTHING, 1)
+    assert (dialogue.out.ignored, dialogue.session.memory.counts.confirmed) == (ANSWERS_NOTHING, 1)
     # Its index counts for nothing.
     assert dialogue.push(2, 5).last == []
     assert dialogue.s(Error("no")).out.ignored == ANSWERS_NOTHING
@@ -800,7 +800,7 @@ def test_whose_names_are_used() -> None:
 
 def test_counts() -> None:
     dialogue = opened().push(1, 0).push(2, 1).c(PushRequest(3, b"")).pull(1, 0, 9, 0, 1)
-    assert dialogue.session.memory.counts == {"creates": 1, "pushes": 3, "confirmed": 2, "pulls": 1, "delivered": 2}
+    assert dialogue.session.memory.counts == Counts(creates=1, pushes=3, confirmed=2, pulls=1, delivered=2)
 
 
 # Time
@@ -828,15 +828,9 @@ def test_after_the_end_nothing_is_taken() -> None:
     with pytest.raises(ValueError, match="has ended"):
         dialogue.session.receive(dialogue.out.received)
     with pytest.raises(ValueError, match="has ended"):
-        dialogue.session.snapshot()
+        _ = dialogue.session.state
     with pytest.raises(ValueError, match="has ended"):
         dialogue.end()
-
-
-def test_refuses_the_state_of_another_version() -> None:
-    state = json.loads(opened().session.snapshot()) | {"version": 0}
-    with pytest.raises(StateVersionError):
-        Session(OckamOptions(), snapshot=json.dumps(state))
 
 
 # Bounds
@@ -926,7 +920,7 @@ def test_what_is_known_of_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatc
             rules = [found.rule.name for found in quick(session, direction, message, to, from_, at + 1).findings]
             assert set(rules) <= {"address_not_from_name"}
         if at % 50 == 0:
-            sizes.append(len(session.snapshot()))
+            sizes.append(len(as_text(session.state)))
     assert max(sizes[2:]) < sizes[2] * 1.1
 
 
@@ -936,7 +930,7 @@ def test_long_texts_are_known_by_their_hash() -> None:
     assert dialogue.s(CreateResponse(long), A, "me " + "b" * 2000).found == ["address_not_from_name"]
     dialogue.c(IndexSave(long, long, 3), "stream_index")
     assert dialogue.out.stream_address == A
-    assert len(dialogue.session.snapshot()) < 10_000
+    assert len(as_text(dialogue.session.state)) < 10_000
     assert all(len(found.message) < 1000 for found in dialogue.findings)
 
 
