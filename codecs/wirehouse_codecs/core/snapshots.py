@@ -6,15 +6,15 @@
 
 A dataclass is declared once, and both directions follow from its annotations. No protocol writes them by hand. Fields
 may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further
-dataclasses and named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `tuple[A, B, C]` and `tuple[X, ...]`. They
-may also be objects of a class that hides its attributes: its property `state` is a value of one of these types, and its
-class method `from_state` makes an equal object of it. Fields with `init=False` follow from others, or are set by who
-reads the state: they are not written.
+dataclasses and named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `Counter[K]`, `tuple[A, B, C]` and
+`tuple[X, ...]`. They may also be objects of a class that hides its attributes: its property `state` is a value of one
+of these types, and its class method `from_state` makes an equal object of it. Fields with `init=False` are not written:
+they follow from others, or whoever reads the state sets them.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
-are hex. A dictionary is a list of keys and a list of values. A set is sorted. Equal states give equal text, except that
-dictionaries keep their order.
+are hex, and buffers (`bytearray`), which may be large, base64. A dictionary is a list of keys and a list of values. A
+set is sorted. Equal states give equal text, except that dictionaries keep their order.
 
 What is read is checked: the version, a digest of the layout (so that a changed dataclass with an old version number is
 noticed), the number of fields, and the type of each value. `StateVersionError` means another version wrote the text.
@@ -24,6 +24,8 @@ noticed), the number of fields, and the type of each value. `StateVersionError` 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -98,6 +100,11 @@ def _checked(value: Any, *types: type) -> Any:
 
 # Forms of types
 
+
+def _base64(data: bytearray) -> str:
+    return b64encode(data).decode()
+
+
 _SCALARS: dict[Any, _Form] = {
     int: _Form("int", frozenset({int})),
     float: _Form("float", frozenset({float, int})),
@@ -105,7 +112,7 @@ _SCALARS: dict[Any, _Form] = {
     bool: _Form("bool", frozenset({bool})),
     None: _Form("None", frozenset({NoneType})),
     bytes: _Form("bytes", frozenset({str}), bytes.hex, bytes.fromhex),
-    bytearray: _Form("bytearray", frozenset({str}), bytearray.hex, bytearray.fromhex),
+    bytearray: _Form("bytearray", frozenset({str}), _base64, lambda text: bytearray(b64decode(text, validate=True))),
 }
 
 
@@ -119,7 +126,9 @@ def _form(kind: Any) -> _Form:
     if origin in (list, set):
         return _collection(origin, _form(arguments[0]))
     if origin is dict:
-        return _mapping(*map(_form, arguments))
+        return _mapping(dict, *map(_form, arguments))
+    if origin is Counter:
+        return _mapping(Counter, _form(arguments[0]), _SCALARS[int])
     if origin is tuple:
         return _collection(tuple, _form(arguments[0])) if arguments[-1] is Ellipsis else _fixed(tuple, arguments)
     if origin is Literal:
@@ -184,7 +193,7 @@ def _collection(origin: Callable[[Iterable[Any]], Any], form: _Form) -> _Form:
     return _Form(f"set{name}", frozenset({list}), lambda values: sorted(encode(values)), lambda row: set(decode(row)))
 
 
-def _mapping(key: _Form, value: _Form) -> _Form:
+def _mapping(make: type[dict[Any, Any]], key: _Form, value: _Form) -> _Form:
     encode_keys, encode_values = _all(key, key.encode), _all(value, value.encode)
     decode_keys, decode_values = _decode_all(key), _decode_all(value)
 
@@ -193,7 +202,7 @@ def _mapping(key: _Form, value: _Form) -> _Form:
 
     def decode(row: list[Any]) -> dict[Any, Any]:
         keys, values = (_checked(part, list) for part in row)
-        return dict(zip(decode_keys(keys), decode_values(values), strict=True))
+        return make(dict(zip(decode_keys(keys), decode_values(values), strict=True)))
 
     return _Form(f"{{{key.layout}:{value.layout}}}", frozenset({list}), encode, decode)
 

@@ -81,6 +81,18 @@ class Profile:
     block_end: bool = False
 
     @property
+    def state(self) -> str:
+        """What carried state writes of it: its name."""
+        return self.name
+
+    @classmethod
+    def from_state(cls, name: str) -> Profile:
+        """The profile with this name. ValueError: there is none."""
+        if name not in PROFILES:
+            raise ValueError(f"no profile is named {name}")
+        return PROFILES[name]
+
+    @property
     def new(self) -> bool:
         """It is of the newer package."""
         return self.package == NEW_PACKAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -74,6 +75,7 @@ class State:
     hidden: dict[str, Hidden | None] = field(default_factory=dict)
     buffer: bytearray = field(default_factory=bytearray)
     order: Literal["little", "big"] = "big"
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 CODEC = SnapshotCodec(State, what="test state", version=7)
@@ -104,6 +106,7 @@ STATES = st.builds(
     st.dictionaries(st.text(), st.none() | st.builds(Hidden, st.binary(), st.none() | STEPS)),
     st.binary().map(bytearray),
     st.sampled_from(["little", "big"]),
+    st.dictionaries(st.text(), INTEGERS).map(Counter),
 )
 
 
@@ -126,8 +129,14 @@ def test_a_row_is_a_list_of_its_flags_as_one_number_and_its_fields() -> None:
 
 def test_named_tuples_are_their_fields_and_objects_their_state() -> None:
     step = Step(Spot(3, "x"), (1, 2))
-    state = State(steps=[step], hidden={"a": Hidden(b"\x01", step)}, buffer=bytearray(b"\x02"))
-    assert content(state)[7:] == [[[[3, "x"], [1, 2]]], [["a"], [["01", [[3, "x"], [1, 2]]]]], "02", "big"]
+    state = State(steps=[step], hidden={"a": Hidden(b"\x01", step)}, buffer=bytearray(b"\x02"), counts=Counter("aa"))
+    assert content(state)[7:] == [
+        [[[3, "x"], [1, 2]]],
+        [["a"], [["01", [[3, "x"], [1, 2]]]]],
+        "Ag==",
+        "big",
+        [["a"], [2]],
+    ]
 
 
 def test_dictionaries_are_keys_and_values_and_sets_are_sorted() -> None:
@@ -157,7 +166,7 @@ def test_a_changed_dataclass_is_noticed_without_a_new_version() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        (None, [], "0 values where 11 belong"),
+        (None, [], "0 values where 12 belong"),
         (None, {}, "dict where list belongs"),
         (0, "x", "str where list belongs"),
         (0, [[4, "01", 0, None, "red", 0.5]], "4 isn't a sum of 2 flags of Row"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.carried import carry
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
@@ -103,14 +104,14 @@ def script() -> Script:
 
 def stitched(said: Sequence[Data | Hole], **options: Any) -> list[grpc.Event]:
     """What readers tell that go on from each other's snapshots, each for one piece."""
-    snapshot = GrpcReader(**options).snapshot()
+    state = GrpcReader(**options).state
     events: list[grpc.Event] = []
     options.pop("started_late", None)
     for one in said:
-        reader = GrpcReader(snapshot=snapshot, **options)
+        reader = GrpcReader(state=carry(state), **options)
         events += feed(reader, [one])
-        snapshot = reader.snapshot()
-    return events + GrpcReader(snapshot=snapshot, **options).finish(LAST)
+        state = reader.state
+    return events + GrpcReader(state=carry(state), **options).finish(LAST)
 
 
 def feed(reader: GrpcReader, said: Sequence[Data | Hole], *, each: bool = False) -> list[grpc.Event]:

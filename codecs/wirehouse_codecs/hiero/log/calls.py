@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.call_blocks import CallBlocks, hashes_of, number_of
@@ -28,7 +28,7 @@ from wirehouse_codecs.hiero.log.rows import (
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session.call_state import ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.session.call_state import ComingSet, GoesAway, Rpc, RpcState
 from wirehouse_codecs.hiero.session.publishing import ANSWERS, Input
 from wirehouse_codecs.hiero.session.querying import QueryInput
 from wirehouse_codecs.hiero.session.session import input_of, said_of
@@ -48,7 +48,7 @@ from wirehouse_codecs.hiero.wire.messages import (
     decode,
     shape_of,
 )
-from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Part
+from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Key, Part, PartialMessage
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.logs.rows import Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -76,6 +76,15 @@ def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
         return client
     attempt = _ATTEMPT.fullmatch(told)
     return attempt[1] if attempt else told
+
+
+class CallsState(NamedTuple):
+    """What the calls of a connection carry from window to window."""
+
+    assembly: dict[Key, PartialMessage]
+    rpcs: list[RpcState]
+    lost: set[Direction]
+    goes_away: dict[Direction, GoesAway]
 
 
 class Calls:
@@ -134,7 +143,7 @@ class Calls:
         # Without any header fields the call began before the capture, or they are lost. If the node was heard before
         # the request, messages of it may be missing.
         late = not metadata or event.call in self._rpcs or bool(self._rows.uncaptured) or event.place == self._doubted
-        rpc = Rpc(event.call, event.place, late=late)
+        rpc = Rpc(event.call, event.place, late, event.place.arrived_at_ns)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
         rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
@@ -502,20 +511,16 @@ class Calls:
 
     # Carried state
 
-    def to_json(self) -> dict[str, Any]:
-        """The state, as JSON has it."""
-        rpcs = [rpc_to_json(rpc) for rpc in self._rpcs.values()]
-        away = {side: list(told) for side, told in self._goes_away.items()}
-        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost), "goes_away": away}
+    @property
+    def state(self) -> CallsState:
+        """What later calls continue from."""
+        return CallsState(self._assembly.state, list(self._rpcs.values()), self._lost, self._goes_away)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` gave."""
-        self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, snapshot=state["assembly"])
-        self._lost = set(map(Direction, state["lost"]))
-        self._goes_away = {Direction(side): GoesAway(*told) for side, told in state["goes_away"].items()}
-        for told in state["rpcs"]:
-            rpc = rpc_from_json(told, self._options)
-            self._rpcs[rpc.number] = rpc
+    def resume(self, state: CallsState) -> None:
+        """Continue from the state of an earlier window."""
+        self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, state=state.assembly)
+        self._rpcs.update((rpc.number, Rpc.resumed(rpc, self._options)) for rpc in state.rpcs)
+        self._lost, self._goes_away = state.lost, state.goes_away
 
 
 def _is_ambiguous(message: Message) -> bool:

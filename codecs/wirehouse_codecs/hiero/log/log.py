@@ -9,26 +9,27 @@ connection that frame its calls, from its begin on. `Conversation` reads a TCP c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.log.calls import Calls
+from wirehouse_codecs.core.snapshots import SnapshotCodec
+from wirehouse_codecs.hiero.log.calls import Calls, CallsState
 from wirehouse_codecs.hiero.log.rows import BLOCK_FILE, FRAMING, MOST_CHARACTERS, SKIP, block_content
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.wire import grpc_log
 from wirehouse_codecs.hiero.wire.blocks import BlockFile
 from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
+from wirehouse_codecs.hiero.wire.grpc.reader import ReaderState
+from wirehouse_codecs.hiero.wire.grpc_log import KnownCall
 from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-LOG_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 9
 
 
 def starter(options: HieroOptions) -> Start:
@@ -80,16 +81,14 @@ class Conversation:
         self._calls = Calls(log, options, node, server.port, client, connection)
         reader = partial(GrpcReader, max_message_bytes=options.max_message_bytes)
         reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
+        self._told = dict.fromkeys(Direction, 0)
         if snapshot is None:
             self._reader = reader(started_late=late)
-            self._told = dict.fromkeys(Direction, 0)
-            return
-        state = json.loads(snapshot)
-        if state.get("version") != LOG_VERSION:
-            raise StateVersionError(what="hiero log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = reader(snapshot=state["reader"])
-        self._told = self._framing()
-        self._calls.restore(state["calls"])
+        else:
+            carried = CODEC.read(snapshot)
+            self._reader = reader(state=carried.reader)
+            self._told = self._framing()
+            self._calls.resume(carried.calls)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -131,9 +130,26 @@ class Conversation:
         return {side: self._reader.framing_bytes(side) for side in Direction}
 
     def snapshot(self) -> str:
-        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
-        state = {"version": LOG_VERSION, "reader": self._reader.snapshot(), "calls": self._calls.to_json()}
-        return json.dumps(state, separators=(",", ":"))
+        """The state as text. It holds bytes of the wire, so it is sealed where it is stored."""
+        return CODEC.write(Carried(self._reader.state, self._calls.state))
+
+
+class Carried(NamedTuple):
+    """What a conversation carries from window to window."""
+
+    reader: ReaderState
+    calls: CallsState
+
+
+class CarriedLog(NamedTuple):
+    """What a gRPC binary log carries."""
+
+    entries: dict[int, KnownCall]
+    calls: CallsState
+
+
+CODEC: Final = SnapshotCodec(Carried, what="hiero connection", version=SNAPSHOT_VERSION)
+LOG_CODEC: Final = SnapshotCodec(CarriedLog, what="hiero log", version=SNAPSHOT_VERSION)
 
 
 class EntryLog:
@@ -145,11 +161,9 @@ class EntryLog:
         limit = options.max_message_bytes
         self._calls = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:
-            state = json.loads(snapshot)
-            if state.get("version") != LOG_VERSION:
-                raise StateVersionError(what="hiero entries", found=state.get("version"), expected=LOG_VERSION)
-            self._calls = grpc_log.Calls(state["entries"], max_message_bytes=limit)
-            self._rows.restore(state["calls"])
+            carried = LOG_CODEC.read(snapshot)
+            self._calls = grpc_log.Calls(carried.entries, max_message_bytes=limit)
+            self._rows.resume(carried.calls)
 
     def receive(self, framed: grpc_log.Framed, entry: grpc_log.Entry | str, place: Place) -> None:
         """The next bytes that the file is cut into: an entry, or why they are none."""
@@ -165,6 +179,5 @@ class EntryLog:
         self._rows.take(self._calls.finish(place))
 
     def snapshot(self) -> str:
-        """The state as JSON."""
-        state = {"version": LOG_VERSION, "entries": self._calls.snapshot(), "calls": self._rows.to_json()}
-        return json.dumps(state, separators=(",", ":"))
+        """The state as text."""
+        return LOG_CODEC.write(CarriedLog(self._calls.state, self._rows.state))

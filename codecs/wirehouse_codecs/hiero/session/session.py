@@ -17,11 +17,11 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, OPEN, PUBLISHER_CODES, Profile, Service
 from wirehouse_codecs.hiero.session.publishing import (
@@ -54,8 +54,6 @@ from wirehouse_codecs.hiero.wire.messages import (
 )
 from wirehouse_codecs.tcp.endpoints import Direction
 
-SNAPSHOT_VERSION: Final = 3
-
 _TABLES: Final[Mapping[Service, tuple[type[StrEnum], Mapping[Any, Step]]]] = MappingProxyType(
     {
         Service.PUBLISH: (State, PUBLISHING),
@@ -65,28 +63,32 @@ _TABLES: Final[Mapping[Service, tuple[type[StrEnum], Mapping[Any, Step]]]] = Map
 )
 
 
-class Call:
-    """One call. `receive` what is said in arrival order. `started_late`: the capture began after the call did."""
+@dataclass
+class CallState:
+    """What a call carries from window to window."""
 
-    def __init__(
-        self,
-        service: Service,
-        options: HieroOptions,
-        *,
-        started_late: bool = False,
-        snapshot: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.service, self.options = service, options
-        states, self._table = _TABLES[service]
-        self.state: StrEnum = states("unknown" if started_late else "connected")
-        self.memory = Memory()
-        #: Messages were missed, before the capture or within it.
-        self.partial = started_late
-        if snapshot is not None:
-            if snapshot.get("version") != SNAPSHOT_VERSION:
-                raise StateVersionError(what="hiero call", found=snapshot.get("version"), expected=SNAPSHOT_VERSION)
-            self.state, self.partial = states(snapshot["state"]), snapshot["partial"]
-            self.memory = Memory(**snapshot["memory"])
+    service: Service
+    #: A state of the service's table.
+    state: str
+    #: Messages were missed, before the capture or within it.
+    partial: bool
+    memory: Memory = field(default_factory=Memory)
+
+
+class Call(CallState):
+    """One call. `receive` what is said in arrival order. `carried` is what an earlier window said of it."""
+
+    state: StrEnum
+
+    def __init__(self, carried: CallState, options: HieroOptions) -> None:
+        states, self._table = _TABLES[carried.service]
+        super().__init__(carried.service, states(carried.state), carried.partial, carried.memory)
+        self.options = options
+
+    @classmethod
+    def begin(cls, service: Service, options: HieroOptions, *, started_late: bool = False) -> Call:
+        """Before the first message. `started_late`: the capture began after the call did."""
+        return cls(CallState(service, "unknown" if started_late else "connected", started_late), options)
 
     def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
         """Why it is passed over, and what it breaks."""
@@ -174,11 +176,6 @@ class Call:
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""
         return "reenter" if self.memory.headers > 1 else rule
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state, as JSON has it."""
-        memory = {name: getattr(self.memory, name) for name in Memory.__slots__}
-        return {"version": SNAPSHOT_VERSION, "state": self.state, "partial": self.partial, "memory": memory}
 
 
 # What a message says

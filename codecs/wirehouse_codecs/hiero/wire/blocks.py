@@ -6,7 +6,6 @@ Where a file is cut off or damaged, the items before that place count, and place
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,9 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.wire.hashes import BlockHasher, Roots, previous_hash
+from wirehouse_codecs.hiero.wire.hashes import BlockHasher, HasherState, Roots, previous_hash
 from wirehouse_codecs.hiero.wire.items.cutting import Items
 from wirehouse_codecs.hiero.wire.items.decoded import (
     BlockFooter,
@@ -52,7 +50,6 @@ MOST_NUMBERS: Final = 64
 OTHER_NUMBERS: Final = -1
 #: So many findings are kept of a block.
 MOST_BROKEN: Final = 32
-BUILDER_VERSION: Final = 1
 
 
 _DECODERS: Mapping[int, Callable[[bytes], DecodedItem]] = MappingProxyType(
@@ -142,6 +139,19 @@ def split(items: Items) -> list[Items]:
     return [*parts[:-1], replace(parts[-1], fault=items.fault)]
 
 
+class BuilderState(NamedTuple):
+    """What a BlockBuilder carries from window to window."""
+
+    counts: dict[int, int]
+    item_bytes: int
+    unknown_fields: int
+    #: Number and bytes of header, footer and proofs.
+    bodies: list[tuple[int, bytes]]
+    #: Names of rules, and reasons.
+    broken: list[tuple[str, str]]
+    hasher: HasherState
+
+
 class BlockBuilder:
     """One block as its items come: counts, the items that say what block it is, and the subtrees of its root.
 
@@ -151,7 +161,7 @@ class BlockBuilder:
 
     __slots__ = ("_bodies", "_broken", "_hasher", "_values", "counts", "item_bytes", "unknown_fields")
 
-    def __init__(self, snapshot: str | None = None) -> None:
+    def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.item_bytes = 0
         self.unknown_fields = 0
@@ -160,8 +170,6 @@ class BlockBuilder:
         self._values: dict[int, list[Any]] = {}
         self._broken: list[Broken] = []
         self._hasher = BlockHasher(None)
-        if snapshot is not None:
-            self._restore(snapshot)
 
     @property
     def header(self) -> BlockHeader | None:
@@ -293,31 +301,22 @@ class BlockBuilder:
         if new and footer is None and ItemNumber.BLOCK_FOOTER not in self.counts:
             yield Broken(RULE["structure"], "a proof of the newer layout without a footer before it")
 
-    def snapshot(self) -> str:
-        """The state as JSON."""
-        state = {
-            "version": BUILDER_VERSION,
-            "counts": {str(number): count for number, count in self.counts.items()},
-            "item_bytes": self.item_bytes,
-            "unknown_fields": self.unknown_fields,
-            "bodies": [[number, body.hex()] for number, body in self._bodies],
-            "broken": [[broken.rule.name, broken.reason] for broken in self._broken],
-            "hasher": self._hasher.snapshot(),
-        }
-        return json.dumps(state, separators=(",", ":"))
+    @property
+    def state(self) -> BuilderState:
+        """What a later builder continues from."""
+        broken = [(broken.rule.name, broken.reason) for broken in self._broken]
+        return BuilderState(self.counts, self.item_bytes, self.unknown_fields, self._bodies, broken, self._hasher.state)
 
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != BUILDER_VERSION:
-            raise StateVersionError(what="hiero block", found=state.get("version"), expected=BUILDER_VERSION)
-        self.counts = {int(number): count for number, count in state["counts"].items()}
-        self.item_bytes, self.unknown_fields = state["item_bytes"], state["unknown_fields"]
-        for number, body in state["bodies"]:
-            self._bodies.append((number, bytes.fromhex(body)))
-            decoded = _DECODERS[number](self._bodies[-1][1])
-            self._values.setdefault(number, []).append(decoded.value)
-        self._broken = [Broken(RULE[name], reason) for name, reason in state["broken"]]
-        self._hasher = BlockHasher(self.header, snapshot=state["hasher"])
+    @classmethod
+    def from_state(cls, state: BuilderState) -> BlockBuilder:
+        """The builder with this state."""
+        builder = cls()
+        builder.counts, builder.item_bytes, builder.unknown_fields, builder._bodies = state[:4]
+        for number, body in state.bodies:
+            builder._values.setdefault(number, []).append(_DECODERS[number](body).value)
+        builder._broken = [Broken(RULE[name], reason) for name, reason in state.broken]
+        builder._hasher = BlockHasher(builder.header, state=state.hasher)
+        return builder
 
 
 # Files

@@ -7,14 +7,12 @@ it, or a varint, as Java's does; the first entry shows which.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.wire import protobuf
@@ -25,7 +23,6 @@ from wirehouse_codecs.hiero.wire.protobuf import Field, Form, Layout, Malformed
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
-CALLS_VERSION: Final = 2
 #: A message of the largest size, and what else an entry has.
 MAX_ENTRY_BYTES: Final = MOST_MESSAGE_BYTES + (1 << 20)
 #: Calls that are known at once, ended ones too: what comes late of them opens no other.
@@ -327,7 +324,7 @@ def frame(entry: bytes, lengths: Lengths = Lengths.FIXED) -> bytes:
 # Calls
 
 
-class _Known(NamedTuple):
+class KnownCall(NamedTuple):
     """What is known of a call."""
 
     ended: bool
@@ -336,16 +333,13 @@ class _Known(NamedTuple):
 
 
 class Calls:
-    """The calls of a log, from its entries in their order. Raises StateVersionError for another version's snapshot."""
+    """The calls of a log, from its entries in their order. `state` is that of earlier calls, to continue from."""
 
-    def __init__(self, snapshot: str | None = None, *, max_message_bytes: int = MOST_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, state: dict[int, KnownCall] | None = None, *, max_message_bytes: int = MOST_MESSAGE_BYTES
+    ) -> None:
         self._limit = max_message_bytes
-        self._calls: OrderedDict[int, _Known] = OrderedDict()
-        if snapshot is not None:
-            state = json.loads(snapshot)
-            if state.get("version") != CALLS_VERSION:
-                raise StateVersionError(what="gRPC log", found=state.get("version"), expected=CALLS_VERSION)
-            self._calls.update((number, _Known(*known)) for number, known in state["calls"])
+        self._calls: OrderedDict[int, KnownCall] = OrderedDict(state or {})
 
     def receive(self, entry: Entry, place: Place, byte_start: int, byte_end: int) -> list[grpc.Event]:
         """What an entry says, which stands at these bytes of its file."""
@@ -395,7 +389,7 @@ class Calls:
         number = entry.sequence_id_within_call
         known = self._calls.pop(entry.call_id, None)
         before = 0 if known is None else known.sequence
-        self._calls[entry.call_id] = _Known(known is not None and known.ended, max(before, number))
+        self._calls[entry.call_id] = KnownCall(known is not None and known.ended, max(before, number))
         if len(self._calls) > MAX_CALLS:
             oldest, forgotten = self._calls.popitem(last=False)
             if not forgotten.ended:
@@ -409,9 +403,10 @@ class Calls:
             self._calls[call_id] = known._replace(ended=True)
             events.append(grpc.Closed(place, call_id, grpc.How.ENDED))
 
-    def snapshot(self) -> str:
-        """The state as JSON: calls that are given it go on as these."""
-        return json.dumps({"version": CALLS_VERSION, "calls": list(self._calls.items())}, separators=(",", ":"))
+    @property
+    def state(self) -> dict[int, KnownCall]:
+        """What later calls continue from."""
+        return self._calls
 
 
 def _metadata_of(metadata: Metadata) -> grpc.Metadata:

@@ -9,23 +9,20 @@ is said, with its reason; nothing is guessed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha384
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from wirehouse_codecs.compiled.sha384 import digests
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.wire.items.cutting import Items
 from wirehouse_codecs.hiero.wire.items.decoded import HASH_BYTES, BlockFooter, BlockHeader, BlockProof, ProofKind
 from wirehouse_codecs.hiero.wire.items.kinds import CLASSES, ItemClass, ItemNumber, item_class
 
-STATE_VERSION: Final = 1
 _LEAF: Final = b"\0"
 _ONE_CHILD: Final = b"\1"
 _TWO_CHILDREN: Final = b"\2"
@@ -120,9 +117,17 @@ class Tree:
             padding = sha384(self._prefix + padding + padding).digest()
         return rest
 
-    def to_json(self) -> list[str | None]:
-        """The peaks, for `Tree(prefix, peaks)`."""
-        return [None if peak is None else peak.hex() for peak in self._peaks]
+    @property
+    def state(self) -> tuple[bytes, list[bytes | None]]:
+        """The prefix and the peaks."""
+        return self._prefix, self._peaks
+
+    @classmethod
+    def from_state(cls, state: tuple[bytes, list[bytes | None]]) -> Tree:
+        """The tree with this state."""
+        tree = cls(state[0])
+        tree._peaks = state[1]
+        return tree
 
 
 # Subtrees
@@ -182,12 +187,20 @@ _WHY: Mapping[int, str] = MappingProxyType(
 )
 
 
+class HasherState(NamedTuple):
+    """What a BlockHasher carries from window to window, without the header."""
+
+    families: dict[Family, dict[int, Tree]]
+    wrapped: bool
+    why: str | None
+
+
 class BlockHasher:
     """The subtrees of a block whose items stream in. Made for its header; `add` takes all items, the header's too."""
 
     __slots__ = ("_families", "_header", "_why", "_wrapped")
 
-    def __init__(self, header: BlockHeader | None, *, snapshot: str | None = None) -> None:
+    def __init__(self, header: BlockHeader | None, *, state: HasherState | None = None) -> None:
         self._header = header
         #: Until the second item came, a block can be of both.
         self._families: dict[Family, dict[int, Tree]] = {family: {} for family in _families(header)}
@@ -195,8 +208,8 @@ class BlockHasher:
         self._wrapped = False
         #: Why there is no root.
         self._why: str | None = "the block doesn't begin with a header" if header is None else None
-        if snapshot is not None:
-            self._restore(snapshot)
+        if state is not None:
+            self._families, self._wrapped, self._why = state
 
     def add(self, items: Items) -> None:
         """Hash items, in the block's order."""
@@ -269,24 +282,10 @@ class BlockHasher:
         told = _signed(proof, roots) or (usual if usual in roots else None)
         return Roots(roots, told, complete=True, reason=_UNTOLD)
 
-    def snapshot(self) -> str:
-        """The state as JSON; the header is handed over again."""
-        families = {
-            family: {str(leaf): tree.to_json() for leaf, tree in trees.items()}
-            for family, trees in self._families.items()
-        }
-        state = {"version": STATE_VERSION, "families": families, "wrapped": self._wrapped, "why": self._why}
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != STATE_VERSION:
-            raise StateVersionError(what="hiero block hasher", found=state.get("version"), expected=STATE_VERSION)
-        self._why, self._wrapped = state["why"], state["wrapped"]
-        self._families = {
-            Family(family): {int(leaf): Tree(_PREFIX[Family(family)], peaks) for leaf, peaks in trees.items()}
-            for family, trees in state["families"].items()
-        }
+    @property
+    def state(self) -> HasherState:
+        """What a later hasher continues from, which is given the same header."""
+        return HasherState(self._families, self._wrapped, self._why)
 
 
 def _version(header: BlockHeader | None) -> tuple[int, int, int]:
@@ -418,18 +417,10 @@ class AllBlocks:
 
     __slots__ = ("_tree", "next_block")
 
-    def __init__(self, *, snapshot: str | None = None) -> None:
+    def __init__(self) -> None:
         self._tree = Tree(_TWO_CHILDREN)
         #: The block whose root comes next.
         self.next_block = 0
-        if snapshot is not None:
-            state = json.loads(snapshot)
-            if state.get("version") != STATE_VERSION:
-                raise StateVersionError(
-                    what="hiero all-blocks tree", found=state.get("version"), expected=STATE_VERSION
-                )
-            self.next_block = state["next_block"]
-            self._tree = Tree(_TWO_CHILDREN, state["peaks"])
 
     def add(self, root: bytes) -> None:
         """The root of `next_block`."""
@@ -440,7 +431,14 @@ class AllBlocks:
         """The tree's root: what the footer of `next_block` holds."""
         return self._tree.folded()
 
-    def snapshot(self) -> str:
-        """The state as JSON."""
-        state = {"version": STATE_VERSION, "next_block": self.next_block, "peaks": self._tree.to_json()}
-        return json.dumps(state, separators=(",", ":"))
+    @property
+    def state(self) -> tuple[int, Tree]:
+        """The block whose root comes next, and the tree of those before."""
+        return self.next_block, self._tree
+
+    @classmethod
+    def from_state(cls, state: tuple[int, Tree]) -> AllBlocks:
+        """The tree with this state."""
+        blocks = cls()
+        blocks.next_block, blocks._tree = state
+        return blocks

@@ -7,11 +7,11 @@ that, what comes of a message doesn't depend on the pieces in which its bytes ca
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.hiero.wire.items.cutting import Fault, ItemReader, Items
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, read_varint
-from wirehouse_codecs.hiero.wire.spans import from_text, to_text
 from wirehouse_codecs.tcp.endpoints import Direction
 
 #: A message of at most so many bytes is given whole.
@@ -50,25 +50,23 @@ class Part(NamedTuple):
     reason: str = ""
 
 
-class _Message:
+@dataclass(slots=True)
+class PartialMessage:
     """A message that comes."""
 
-    __slots__ = ("cut", "head", "left", "number", "prefix", "raw", "reader", "reason", "tag")
-
-    def __init__(self, tag: int | None) -> None:
-        #: The tag of sets; None = none come here.
-        self.tag = tag
-        #: What came before it is known that the message is large; None from then on.
-        self.head: bytearray | None = bytearray()
-        #: Of the part that comes; and how much of it was cut into items.
-        self.raw = bytearray()
-        self.cut = 0
-        self.number = 0
-        self.reader: ItemReader | None = None
-        #: Bytes that are left of the set, and what there is of the next one's tag and length.
-        self.left = 0
-        self.prefix = b""
-        self.reason = ""
+    #: The tag of sets; None = none come here.
+    tag: int | None
+    #: What came before it is known that the message is large; None from then on.
+    head: bytearray | None = field(default_factory=bytearray)
+    #: Of the part that comes; and how much of it was cut into items.
+    raw: bytearray = field(default_factory=bytearray)
+    cut: int = 0
+    number: int = 0
+    reader: ItemReader | None = None
+    #: Bytes that are left of the set, and what there is of the next one's tag and length.
+    left: int = 0
+    prefix: bytes = b""
+    reason: str = ""
 
     @property
     def held(self) -> int:
@@ -76,15 +74,15 @@ class _Message:
 
 
 class Assembly:
-    """The unfinished messages of one connection. `limits`, in bytes: the largest item, and the largest that is held."""
+    """The unfinished messages of one connection, which are its `state`.
 
-    def __init__(self, *limits: int, snapshot: list[Any] | None = None) -> None:
+    `limits`, in bytes: the largest item, and the largest that is held.
+    """
+
+    def __init__(self, *limits: int, state: dict[Key, PartialMessage] | None = None) -> None:
         self._limits = limits
-        self._messages: dict[Key, _Message] = {}
-        self._held = 0
-        for call, direction, *told in snapshot or ():
-            message = self._messages[call, Direction(direction)] = _restored(told, limits)
-            self._held += message.held
+        self._messages: dict[Key, PartialMessage] = state or {}
+        self._held = sum(message.held for message in self._messages.values())
 
     def receive(self, key: Key, data: bytes | memoryview, last: bool, tag: int | None) -> list[Part | Cut]:
         """The next bytes of a message; `tag` is that of a set of items on this side, if sets come here."""
@@ -92,7 +90,7 @@ class Assembly:
         if message is None:
             if last and len(data) <= WHOLE_BYTES:
                 return [Part(key, bytes(data))]
-            message = self._messages[key] = _Message(tag)
+            message = self._messages[key] = PartialMessage(tag)
         parts: list[Part | Cut] = []
         data = memoryview(data)
         at = 0
@@ -126,7 +124,7 @@ class Assembly:
         del self._messages[key]
         return Part(key, None, bytes(message.head))
 
-    def _finish(self, key: Key, message: _Message) -> list[Part | Cut]:
+    def _finish(self, key: Key, message: PartialMessage) -> list[Part | Cut]:
         parts: list[Part | Cut] = []
         self._cut(key, message, parts, memoryview(message.raw)[message.cut :])
         self._held -= message.held
@@ -139,7 +137,7 @@ class Assembly:
             message.reason = _reason(fault) if fault is not None else missing
         return [*parts, self._part(key, message, last=True)]
 
-    def _cut(self, key: Key, message: _Message, parts: list[Part | Cut], fresh: memoryview | None = None) -> None:
+    def _cut(self, key: Key, message: PartialMessage, parts: list[Part | Cut], fresh: memoryview | None = None) -> None:
         """Cut what came since the last time into items. `fresh`: that, where it can be read without a copy."""
         reader = message.reader
         if reader is None or message.cut == len(message.raw):
@@ -152,19 +150,19 @@ class Assembly:
             self._pass_over(message, _reason(reader.fault))
         self._held += message.held - before
 
-    def _begin(self, key: Key, message: _Message, parts: list[Part | Cut]) -> None:
+    def _begin(self, key: Key, message: PartialMessage, parts: list[Part | Cut]) -> None:
         """What is held of the message isn't all of it, and it isn't held back any more."""
         assert message.head is not None
         head, message.head = bytes(message.head), None
         self._held -= len(head)
         self._begin_stream(key, message, memoryview(head), parts)
 
-    def _begin_stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
+    def _begin_stream(self, key: Key, message: PartialMessage, data: memoryview, parts: list[Part | Cut]) -> None:
         if message.tag is not None and data[0] == message.tag:
             message.reader = ItemReader(*self._limits)
         self._stream(key, message, data, parts)
 
-    def _stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
+    def _stream(self, key: Key, message: PartialMessage, data: memoryview, parts: list[Part | Cut]) -> None:
         at, end = 0, len(data)
         while at < end:
             if message.reader is not None and not message.left:
@@ -190,7 +188,7 @@ class Assembly:
             elif len(message.raw) - message.cut >= CUT_BYTES:
                 self._cut(key, message, parts, fresh)
 
-    def _take_prefix(self, message: _Message, data: memoryview, at: int) -> int:
+    def _take_prefix(self, message: PartialMessage, data: memoryview, at: int) -> int:
         """Take the tag and the length of a set; a message may have several, which count as one."""
         before = len(message.prefix)
         prefix = message.prefix + bytes(data[at : at + _MOST_PREFIX - before])
@@ -213,7 +211,7 @@ class Assembly:
         message.prefix = b""
         return at + body - before
 
-    def _pass_over(self, message: _Message, reason: str) -> None:
+    def _pass_over(self, message: PartialMessage, reason: str) -> None:
         """Nothing more is read of the message; its bytes are kept."""
         message.reason, message.reader, message.prefix = reason, None, b""
 
@@ -237,38 +235,22 @@ class Assembly:
                     self._pass_over(message, "too many messages at once" if fault is None else _reason(fault))
                 self._held += message.held - before
 
-    def _emit(self, key: Key, message: _Message) -> Part:
+    def _emit(self, key: Key, message: PartialMessage) -> Part:
         self._held -= len(message.raw)
         return self._part(key, message, last=False)
 
-    def _part(self, key: Key, message: _Message, *, last: bool) -> Part:
+    def _part(self, key: Key, message: PartialMessage, *, last: bool) -> Part:
         is_set = message.reader is not None or bool(message.reason)
         part = Part(key, None, message.raw, message.number, last, is_set, message.reason)
         message.raw, message.cut = bytearray(), 0
         message.number += 1
         return part
 
-    def to_json(self) -> list[Any]:
-        """The state, as JSON has it."""
-        return [[*key, *_told(message)] for key, message in self._messages.items()]
+    @property
+    def state(self) -> dict[Key, PartialMessage]:
+        """What a later assembly continues from."""
+        return self._messages
 
 
 def _reason(fault: Fault) -> str:
     return f"items from byte {fault.at}: {fault.reason}"
-
-
-def _told(message: _Message) -> list[Any]:
-    reader = None if message.reader is None else message.reader.to_json()
-    head = None if message.head is None else to_text(message.head)
-    texts = [head, to_text(message.raw), to_text(message.prefix)]
-    return [message.tag, *texts, message.cut, message.number, reader, message.left, message.reason]
-
-
-def _restored(told: list[Any], limits: tuple[int, ...]) -> _Message:
-    tag, head, raw, prefix, cut, number, reader, left, reason = told
-    message = _Message(tag)
-    message.head = None if head is None else bytearray(from_text(head))
-    message.raw, message.prefix = bytearray(from_text(raw)), from_text(prefix)
-    message.cut, message.number, message.left, message.reason = cut, number, left, reason
-    message.reader = None if reader is None else ItemReader.from_json(reader, *limits)
-    return message

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -154,22 +153,3 @@ class Passed:
             data = bytes(self.data)
             self.data.clear()
             yield Undecodable(self.direction, place, self.start, self.start + len(data), self.call, data, self.reason)
-
-    def to_json(self) -> list[Any]:
-        """What is collected, as carried state writes it."""
-        return [self.start, to_text(self.data), self.reason]
-
-    def restore(self, state: list[Any]) -> None:
-        """Go on from what `to_json` gave."""
-        self.start, data, self.reason = state
-        self.data = bytearray(from_text(data))
-
-
-def to_text(data: bytes | bytearray) -> str:
-    """Bytes as carried state writes them."""
-    return b64encode(data).decode()
-
-
-def from_text(text: str) -> bytes:
-    """The bytes that `to_text` was given."""
-    return b64decode(text)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.block_nodes import C, Call, S, World, block
 from tests.support.landed import LATE_NS, carried, landed_file, read_log, segments
 from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.log import call_blocks
 from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID
 from wirehouse_codecs.hiero.log.calls import MOST_ITEM_BYTES, publisher_of
@@ -27,7 +28,7 @@ from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.wire.protobuf import delimited
-from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Part
+from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Key, Part, PartialMessage
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -198,6 +199,10 @@ def test_a_large_set_that_is_garbled_is_told() -> None:
     assert sum(row["message"]["items"] or 0 for row in world.of("message")) == 12
 
 
+#: The state of an assembly as text.
+STATE = SnapshotCodec(dict[Key, PartialMessage], what="tested state", version=1)
+
+
 def receive(held: Assembly, data: bytes, size: int, tag: int | None = 0x0A) -> list[Part | Cut]:
     out: list[Part | Cut] = []
     for at in range(0, len(data), size):
@@ -240,7 +245,7 @@ def test_messages_of_many_calls_are_held_within_bounds() -> None:
     parts: list[Part | Cut] = []
     for call in range(1, 21, 2):
         parts += held.receive((call, C), piece, False, 0x0A)
-        assert len(json.dumps(held.to_json())) < 24 * MIB
+        assert len(STATE.write(held.state)) < 24 * MIB
     kept = sum(len(part.raw) for part in parts if isinstance(part, Part))
     assert kept + held._held >= 10 * MIB
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.block_nodes import C, S, World, block
-from wirehouse_codecs.core.errors import StateVersionError
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -18,7 +18,7 @@ from wirehouse_codecs.hiero.rules import CALL_RULES, RULE
 from wirehouse_codecs.hiero.session.machines import MACHINES
 from wirehouse_codecs.hiero.session.publishing import OF_PUBLISHER, PUBLISHING, Input, State, publishing_rule
 from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
-from wirehouse_codecs.hiero.session.session import Call, input_of
+from wirehouse_codecs.hiero.session.session import Call, CallState, input_of
 from wirehouse_codecs.hiero.session.steps import Said
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.items.kinds import encode_item
@@ -29,7 +29,7 @@ OPTIONS = HieroOptions()
 
 @pytest.mark.parametrize(("state", "said"), product(State, Input))
 def test_every_input_in_every_state(state: State, said: Input) -> None:
-    call = Call(Service.PUBLISH, OPTIONS)
+    call = Call.begin(Service.PUBLISH, OPTIONS)
     call.state, call.memory.header, call.memory.headers = state, 7, 1
     ignored, found = call.receive(Said(said, 10**9, 8, "RESET", 1, 2))
     step = PUBLISHING.get((state, said))
@@ -59,7 +59,7 @@ def test_other_calls_break_rules_in_their_order(
 ) -> None:
     open_states = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED)
     for state, said in product(states, inputs):
-        call = Call(service, OPTIONS)
+        call = Call.begin(service, OPTIONS)
         call.state = state
         ignored, found = call.receive(Said(said, 1))
         rule = unlisted(state, said) if (state, said) not in table else None
@@ -72,7 +72,7 @@ def test_other_calls_break_rules_in_their_order(
 
 def test_what_is_unknown_breaks_nothing() -> None:
     for said in Input:
-        call = Call(Service.PUBLISH, OPTIONS, started_late=True)
+        call = Call.begin(Service.PUBLISH, OPTIONS, started_late=True)
         _, found = call.receive(Said(said, 1, 5, "RESET", 1, 2))
         assert found == ()
 
@@ -88,12 +88,10 @@ def test_the_machines_are_drawn() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_a_call_goes_on_from_its_snapshot(state: State) -> None:
-    call = Call(Service.PUBLISH, OPTIONS)
+    call = Call.begin(Service.PUBLISH, OPTIONS)
     call.state, call.memory.header, call.memory.skips = state, 5, [[5, 1]]
-    again = Call(Service.PUBLISH, OPTIONS, snapshot=call.snapshot())
-    assert again.snapshot() == call.snapshot()
-    with pytest.raises(StateVersionError):
-        Call(Service.PUBLISH, OPTIONS, snapshot=call.snapshot() | {"version": 0})
+    again = Call(carry(call, CallState), OPTIONS)
+    assert as_text(again, CallState) == as_text(call, CallState)
 
 
 @pytest.mark.parametrize(

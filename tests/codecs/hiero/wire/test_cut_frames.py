@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ from hyperframe.frame import HeadersFrame, PushPromiseFrame, SettingsFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.carried import carry
 from tests.support.hiero_captures import judge_landed
 from tests.support.landed import landed_packets
 from wirehouse_codecs.core.rules import Severity
@@ -234,13 +234,13 @@ def test_what_a_cut_frame_leaves_is_in_the_snapshot(wire: Any) -> None:
     script[at] = C, script[at][1], (20, 30)
     told = said(wire, script).said
     expected = read(wire, said(wire, script))
-    state = json.dumps(Reader().snapshot())
+    state = Reader().state
     events: list[http2.Event] = []
     for one in told:
-        reader = Reader(snapshot=json.loads(state))
+        reader = Reader(state=carry(state))
         events += reader.hole(one) if isinstance(one, wire.Hole) else reader.receive([one])
-        state = json.dumps(reader.snapshot())
-    assert events + Reader(snapshot=json.loads(state)).finish(wire.LAST) == expected
+        state = reader.state
+    assert events + Reader(state=carry(state)).finish(wire.LAST) == expected
 
 
 # Captures

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
+from tests.support.carried import as_text, carry
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2.events import Block, Bodies, Body, Gone, Headers
@@ -219,7 +219,7 @@ def test_blocks_are_bounded(wire: Any) -> None:
     script.say(C, header_frame(3, bomb), header_frame(5, b"\x83"))
     reader = Reader()
     events = feed(reader, script.said)
-    assert len(reader.snapshot()["sides"][C]["pending"]) < 100
+    assert len(reader.state.sides[C].pending) < 100
     assert reasons(events)[0] == "a header block without end"
     assert reasons(events)[-1].endswith("OversizedHeaderListError")
     assert fields(events)[-1] == {b":method": b"POST"}
@@ -266,7 +266,7 @@ def test_looking_for_frames_costs_little_for_every_byte(wire: Any) -> None:
         reader = Reader(started_late=True)
         events = feed(reader, script.said)
         assert time.process_time() - begun < 3
-        assert len(json.dumps(reader.snapshot())) < 600_000
+        assert len(as_text(reader.state)) < 600_000
         told = events + reader.finish(wire.LAST)
         sizes = [len(one.data) for one in told if isinstance(one, Undecodable)]
         assert sum(sizes) + reader.framing_bytes(C) + len(content(told)) == len(garbage)
@@ -326,7 +326,7 @@ def test_streams_are_bounded(wire: Any) -> None:
     events = feed(reader, script.said)
     assert [(one.stream_id, one.ended) for one in events if isinstance(one, Gone)] == [(3, False)]
     assert reasons(events) == ["stream 3 is not open"]
-    assert len(reader.snapshot()["streams"]) == MAX_STREAMS
+    assert len(reader.state.streams.known) == MAX_STREAMS
 
 
 def test_streams_that_were_reset_wait_for_a_while(wire: Any) -> None:
@@ -350,12 +350,12 @@ def test_snapshots_hold_everything(wire: Any) -> None:
     script.say(S, server.trailers(1), server.reset(1, 0), server.response(3), server.go_away(3))
     for late in (False, True):
         expected = feed(Reader(started_late=late), wire.cut(script.said, 1))
-        state = json.dumps(Reader(started_late=late).snapshot())
+        state = Reader(started_late=late).state
         told: list[http2.Event] = []
         for one in wire.cut(script.said, 1):
-            reader = Reader(snapshot=json.loads(state))
+            reader = Reader(state=carry(state))
             told += reader.receive([one])
-            state = json.dumps(reader.snapshot())
+            state = reader.state
         assert told == expected
         assert not list(itertools.filterfalse(lambda one: isinstance(one, tuple), told))
 

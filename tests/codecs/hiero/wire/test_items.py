@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.carried import carry
 from wirehouse_codecs.hiero.wire import protobuf
 from wirehouse_codecs.hiero.wire.items import cutting, decoded
 from wirehouse_codecs.hiero.wire.items.cutting import CHUNK_ITEMS, Fault, Item, ItemReader, cut, read_item
@@ -182,7 +182,7 @@ def test_an_item_that_is_too_large_to_be_held_is_told_without_its_end(
             several, unknown = several + chunk.several, unknown + chunk.unknown_fields
         assert reader.held <= 1000
         if carried:
-            reader = ItemReader.from_json(json.loads(json.dumps(reader.to_json())), LIMIT, 1000)
+            reader = carry(reader)
     assert (reader.finish(), reader.received) == (None, len(data))
     assert (numbers, several, unknown) == ([3, number + 1, 3, 3], number % 2, 1)
     assert size == len(large) + 3 * len(encode_round_header(1))

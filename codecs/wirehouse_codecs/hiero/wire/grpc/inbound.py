@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from wirehouse_codecs.hiero.wire.spans import Passed, from_text, to_text
-from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.hiero.wire.spans import Passed
 
 #: Of a call whose header fields weren't all read, which may have named one.
 UNKNOWN_ENCODING: Final = "?"
-
-
-#: What of a side carried state holds as it is.
-_PLAIN: Final = (
-    *("encoding", "searching", "hopeless", "start", "length", "left", "begun_ns", "begun", "fault", "end"),
-)
 
 
 @dataclass(slots=True)
@@ -57,25 +49,3 @@ class Inbound:
     def reset(self) -> None:
         """No message is being read."""
         self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
-
-    # Carried state
-
-    def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "prefix": to_text(self.prefix),
-            "held": None if self.held is None else to_text(self.held),
-            "passed": self.passed.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any], number: int, direction: Direction) -> Inbound:
-        """What `direction` sends in call `number`, as `to_json` wrote it."""
-        inbound = cls(Passed(direction, number))
-        for name in _PLAIN:
-            setattr(inbound, name, state[name])
-        inbound.prefix = from_text(state["prefix"])
-        inbound.held = None if state["held"] is None else bytearray(from_text(state["held"]))
-        inbound.passed.restore(state["passed"])
-        return inbound

@@ -15,12 +15,10 @@ were cut, are its content; first and last are marked.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
 from wirehouse_codecs.hiero.wire import compression
@@ -42,25 +40,33 @@ from wirehouse_codecs.hiero.wire.grpc.inbound import UNKNOWN_ENCODING, Inbound
 from wirehouse_codecs.hiero.wire.grpc.search import first_message
 from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.http2.reader import Reader as Http2Reader
+from wirehouse_codecs.hiero.wire.http2.reader import ReaderState as Http2State
 from wirehouse_codecs.hiero.wire.spans import UNDECODABLE_BYTES, Content, Passed, Run, Undecodable, run_of
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
-READER_VERSION: Final = 1
 #: Compressed bytes of unfinished messages of a connection.
 HELD_BYTES: Final = 6 << 20
 #: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
 MOST_PATHS: Final = 2
 
 #: A call by what its sides send, and what they say in it.
-_Call = dict[Direction, Inbound]
+Inbounds = dict[Direction, Inbound]
 _Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
+
+
+class ReaderState(NamedTuple):
+    """What a Reader carries from window to window."""
+
+    http2: Http2State
+    calls: dict[int, Inbounds]
+    paths: list[str]
 
 
 class Reader:
     """The calls of one connection. `receive` bytes in arrival order, `finish` when no more come.
 
-    `started_late`: the capture began after the connection. Raises StateVersionError for another version's snapshot.
+    `started_late`: the capture began after the connection. `state` is that of an earlier reader, to continue from.
     """
 
     def __init__(
@@ -69,20 +75,18 @@ class Reader:
         started_late: bool = False,
         max_message_bytes: int = MOST_MESSAGE_BYTES,
         max_inflated_ratio: int = MOST_RATIO,
-        snapshot: str | None = None,
+        state: ReaderState | None = None,
     ) -> None:
         self._limit, self._ratio = max_message_bytes, max_inflated_ratio
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Inbounds] = {} if state is None else state.calls
         #: Calls in which a side said something since it lost its place; there may be many others.
-        self._placed: dict[Direction, set[int]] = {direction: set() for direction in Direction}
-        self._paths: list[str] = []
-        self._held_bytes = 0
-        state = None if snapshot is None else json.loads(snapshot)
-        if state is not None and state.get("version") != READER_VERSION:
-            raise StateVersionError(what="gRPC reader", found=state.get("version"), expected=READER_VERSION)
-        self._http2 = Http2Reader(started_late=started_late, snapshot=None if state is None else state["http2"])
-        if state is not None:
-            self._restore(state)
+        self._placed = {
+            direction: {number for number, call in self._calls.items() if direction in call} for direction in Direction
+        }
+        self._paths: list[str] = [] if state is None else state.paths
+        inbounds = (inbound for call in self._calls.values() for inbound in call.values())
+        self._held_bytes = sum(len(inbound.held or b"") for inbound in inbounds)
+        self._http2 = Http2Reader(started_late=started_late, state=None if state is None else state.http2)
 
     def framing_bytes(self, direction: Direction) -> int:
         """Bytes of `direction` that are in no message, nor told as bytes."""
@@ -451,28 +455,10 @@ class Reader:
         inbound.hopeless = False
         events += inbound.passed.flush(place)
 
-    # Carried state
-
-    def snapshot(self) -> str:
-        """The state as JSON: a reader that is given it goes on as this one."""
-        calls = [
-            [number, {direction: inbound.to_json() for direction, inbound in call.items()}]
-            for number, call in self._calls.items()
-        ]
-        state = {"version": READER_VERSION, "http2": self._http2.snapshot(), "calls": calls, "paths": self._paths}
-        return json.dumps(state, separators=(",", ":"))
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._paths = list(state["paths"])
-        for number, call in state["calls"]:
-            self._calls[number] = {
-                Direction(direction): Inbound.from_json(inbound, number, Direction(direction))
-                for direction, inbound in call.items()
-            }
-        for direction, placed in self._placed.items():
-            placed.update(number for number, call in self._calls.items() if direction in call)
-        inbounds = (inbound for call in self._calls.values() for inbound in call.values())
-        self._held_bytes = sum(len(inbound.held or b"") for inbound in inbounds)
+    @property
+    def state(self) -> ReaderState:
+        """What a later reader continues from."""
+        return ReaderState(self._http2.state, self._calls, self._paths)
 
 
 def _place_of(event: http2.Body) -> Place:

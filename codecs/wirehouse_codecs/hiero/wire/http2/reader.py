@@ -27,7 +27,7 @@ Where RFC 9113 says "connection error", a reader of captures goes on:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from hyperframe.exceptions import HyperframeError
@@ -41,7 +41,6 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire import loops
 from wirehouse_codecs.hiero.wire.http2.events import (
@@ -85,7 +84,7 @@ from wirehouse_codecs.hiero.wire.http2.side import (
     Mode,
     Side,
 )
-from wirehouse_codecs.hiero.wire.http2.streams import Streams
+from wirehouse_codecs.hiero.wire.http2.streams import Streams, StreamsState
 from wirehouse_codecs.hiero.wire.spans import (
     UNDECODABLE_BYTES,
     Run,
@@ -96,24 +95,32 @@ from wirehouse_codecs.hiero.wire.spans import (
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
-READER_VERSION: Final = 2
 #: Of so many bytes the DATA frames are looked for together, at most so many.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
 
 
+class ReaderState(NamedTuple):
+    """What a Reader carries from window to window."""
+
+    sides: dict[Direction, Side]
+    streams: StreamsState
+    other: str
+
+
 class Reader:
     """The streams of one connection. `receive` bytes in arrival order, `finish` when no more come.
 
-    `started_late`: the capture began after the connection. Raises StateVersionError for another version's snapshot.
+    `started_late`: the capture began after the connection. `state` is that of an earlier reader, to continue from.
     """
 
-    def __init__(self, *, started_late: bool = False, snapshot: Mapping[str, Any] | None = None) -> None:
-        self._sides = {direction: Side.begin(direction, started_late=started_late) for direction in Direction}
-        self._streams = Streams(self._sides)
+    def __init__(self, *, started_late: bool = False, state: ReaderState | None = None) -> None:
+        sides = {direction: Side.begin(direction, started_late=started_late) for direction in Direction}
+        self._sides = sides if state is None else state.sides
+        self._streams = Streams(self._sides, None if state is None else state.streams)
         #: What it is instead of HTTP/2.
-        self._other = ""
+        self._other = "" if state is None else state.other
         self._spans = np.empty((MOST_SPANS, 2), np.int64)
         self._readers: Mapping[Mode, Callable[[Side, Run, int, list[Event]], int]] = {
             Mode.START: self._start,
@@ -121,8 +128,6 @@ class Reader:
             Mode.SEARCH: self._search,
             Mode.OTHER: self._take_other,
         }
-        if snapshot is not None:
-            self._restore(snapshot)
 
     def framing_bytes(self, direction: Direction) -> int:
         """Bytes of `direction` that are in no event's content: prefaces, frame headers, padding, frames without one."""
@@ -564,21 +569,7 @@ class Reader:
             self._let_go(side, min(len(side.pending), UNDECODABLE_BYTES), place, events)
         events += side.passed.flush(place)
 
-    # Carried state
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state for JSON: a reader that is given it goes on as this one."""
-        return {
-            "version": READER_VERSION,
-            "sides": {side.direction: side.to_json() for side in self._sides.values()},
-            **self._streams.to_json(),
-            "other": self._other,
-        }
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        if state.get("version") != READER_VERSION:
-            raise StateVersionError(what="HTTP/2 reader", found=state.get("version"), expected=READER_VERSION)
-        for direction, side in self._sides.items():
-            side.restore(state["sides"][direction])
-        self._streams.restore(state)
-        self._other = state["other"]
+    @property
+    def state(self) -> ReaderState:
+        """What a later reader continues from."""
+        return ReaderState(self._sides, self._streams.state, self._other)

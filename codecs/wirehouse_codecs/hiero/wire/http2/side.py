@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from hpack import Decoder
 from hpack.exceptions import InvalidTableIndexError
@@ -13,7 +12,7 @@ from hpack.table import HeaderTable
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNTOLD_FRAME_BYTES
-from wirehouse_codecs.hiero.wire.spans import Passed, Undecodable, from_text, to_text
+from wirehouse_codecs.hiero.wire.spans import Passed, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
 #: A header block, and the fields that it inflates to.
@@ -59,12 +58,38 @@ class Table(HeaderTable):
         self.maxsize = size
 
 
-#: What of a side carried state holds as it is.
-_PLAIN: Final = (
-    *("partial", "end", "start", "scanned", "decided", "reason", "stream_id", "padded", "content", "padding"),
-    *("end_stream", "refused", "block_stream", "block_ends", "block_start", "block_end", "block_cut"),
-    *("frame_limit", "framing_bytes"),
-)
+class FieldsState(NamedTuple):
+    """What a FieldDecoder carries from window to window."""
+
+    partial: bool
+    maxsize: int
+    allowed_size: int
+    #: Names and values of the dynamic table, the newest first.
+    entries: list[tuple[bytes, bytes]]
+
+
+class FieldDecoder(Decoder):
+    """Decodes header blocks by a table whose older entries may be unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(max_header_list_size=MAX_BLOCK_BYTES)
+        self.table = self.header_table = Table()
+
+    @property
+    def state(self) -> FieldsState:
+        """What a later decoder continues from."""
+        entries = [(bytes(name), bytes(value)) for name, value in self.table.dynamic_entries]
+        return FieldsState(self.table.partial, self.table.maxsize, self.max_allowed_table_size, entries)
+
+    @classmethod
+    def from_state(cls, state: FieldsState) -> FieldDecoder:
+        """The decoder with this state."""
+        decoder = cls()
+        decoder.table.maxsize = state.maxsize
+        for name, value in reversed(state.entries):
+            decoder.table.add(name, value)
+        decoder.table.partial, decoder.max_allowed_table_size = state.partial, state.allowed_size
+        return decoder
 
 
 @dataclass(slots=True)
@@ -75,7 +100,7 @@ class Side:
     mode: Mode
     #: Header blocks or SETTINGS may be missing.
     partial: bool
-    decoder: Decoder
+    decoder: FieldDecoder
     passed: Passed
     #: Position after the last byte that was taken.
     end: int = 0
@@ -111,9 +136,7 @@ class Side:
 
     @property
     def table(self) -> Table:
-        table = self.decoder.header_table
-        assert isinstance(table, Table)
-        return table
+        return self.decoder.table
 
     def undecodable(self, data: bytes, place: Place, reason: str) -> Undecodable:
         """A whole frame that is none."""
@@ -122,39 +145,9 @@ class Side:
     @classmethod
     def begin(cls, direction: Direction, *, started_late: bool) -> Side:
         """A side of which nothing was said; `started_late`: in the capture."""
-        decoder = Decoder(max_header_list_size=MAX_BLOCK_BYTES)
-        table = decoder.header_table = Table()
+        decoder = FieldDecoder()
         side = cls(direction, Mode.START, started_late, decoder, Passed(direction))
         if started_late:
-            side.mode, side.reason, table.partial = Mode.SEARCH, "no frame begins here", True
+            side.mode, side.reason, side.table.partial = Mode.SEARCH, "no frame begins here", True
             side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
         return side
-
-    def to_json(self) -> dict[str, Any]:
-        """The side as carried state writes it."""
-        table = self.table
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "mode": self.mode,
-            "pending": to_text(self.pending),
-            "block": None if self.block is None else to_text(self.block),
-            "passed": self.passed.to_json(),
-            "table": [[to_text(name), to_text(value)] for name, value in table.dynamic_entries],
-            "table_partial": table.partial,
-            "table_size": table.maxsize,
-            "allowed_table_size": self.decoder.max_allowed_table_size,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Be the side that `to_json` wrote."""
-        for name in _PLAIN:
-            setattr(self, name, state[name])
-        self.mode = Mode(state["mode"])
-        self.pending = bytearray(from_text(state["pending"]))
-        self.block = None if state["block"] is None else bytearray(from_text(state["block"]))
-        self.passed.restore(state["passed"])
-        self.table.maxsize = state["table_size"]
-        for name, value in reversed(state["table"]):
-            self.table.add(from_text(name), from_text(value))
-        self.table.partial = state["table_partial"]
-        self.decoder.max_allowed_table_size = state["allowed_table_size"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.wire.http2.events import Block, Event, Gone
@@ -35,17 +35,27 @@ class Stream:
     ended: list[Direction] = field(default_factory=list)
 
 
+class StreamsState(NamedTuple):
+    """What the streams of a connection carry from window to window."""
+
+    known: dict[int, Stream]
+    reset: dict[int, None]
+    closed: list[int]
+    #: The highest id that the client has opened.
+    highest: int
+
+
 class Streams:
     """The streams of the connection with these `sides`."""
 
-    def __init__(self, sides: Mapping[Direction, Side]) -> None:
+    def __init__(self, sides: Mapping[Direction, Side], state: StreamsState | None = None) -> None:
         self._sides = sides
+        known, reset, closed, self._highest = state or StreamsState({}, {}, [], 0)
         #: The one that was silent for longest first.
-        self._known: OrderedDict[int, Stream] = OrderedDict()
+        self._known: OrderedDict[int, Stream] = OrderedDict(known)
         #: Those of them that one side has reset.
-        self._reset: dict[int, None] = {}
-        self._closed: deque[int] = deque(maxlen=MAX_CLOSED)
-        self._highest = 0
+        self._reset: dict[int, None] = reset
+        self._closed: deque[int] = deque(closed, maxlen=MAX_CLOSED)
 
     def __contains__(self, stream_id: int) -> bool:
         return stream_id in self._known
@@ -123,21 +133,7 @@ class Streams:
             if side.content and side.stream_id == stream_id:
                 side.refused, side.content, side.reason = side.content, 0, "of a stream that was forgotten"
 
-    # Carried state
-
-    def to_json(self) -> dict[str, Any]:
-        """What `restore` takes."""
-        return {
-            "streams": [[number, one.requested, list(one.ended)] for number, one in self._known.items()],
-            "reset": list(self._reset),
-            "closed": list(self._closed),
-            "highest": self._highest,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` wrote."""
-        for number, requested, ended in state["streams"]:
-            self._known[number] = Stream(requested, [Direction(one) for one in ended])
-        self._reset = dict.fromkeys(state["reset"])
-        self._closed.extend(state["closed"])
-        self._highest = state["highest"]
+    @property
+    def state(self) -> StreamsState:
+        """What later streams continue from."""
+        return StreamsState(self._known, self._reset, list(self._closed), self._highest)

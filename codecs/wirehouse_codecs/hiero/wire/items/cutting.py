@@ -149,6 +149,21 @@ _HEAD_BYTES: Final = 32
 _ITEM_TAG: Final = 0x0A
 
 
+class ItemReaderState(NamedTuple):
+    """What an ItemReader carries from window to window."""
+
+    limit: int
+    most_held: int
+    #: Where the unfinished item begins in the run, and what there is of it.
+    at: int
+    pieces: bytearray
+    #: Bytes that came after `at`.
+    held: int
+    fault: Fault | None
+    #: Bytes to come of an item that isn't held.
+    passing: int
+
+
 class ItemReader:
     """Items of a run whose bytes come in pieces. Sans-IO; it holds at most one unfinished item.
 
@@ -243,17 +258,18 @@ class ItemReader:
         """Bytes of the unfinished item."""
         return 0 if self.fault is not None else self._held
 
-    def to_json(self) -> list[Any]:
-        """The state: where the unfinished item begins, what there is of it as hex, the fault, what is passed over."""
-        return [self._at, b"".join(self._pieces).hex(), self._held, self.fault, self._passing]
+    @property
+    def state(self) -> ItemReaderState:
+        """What a later reader continues from."""
+        pieces = bytearray().join(self._pieces)
+        return ItemReaderState(self.limit, self.most_held, self._at, pieces, self._held, self.fault, self._passing)
 
     @classmethod
-    def from_json(cls, told: list[Any], limit: int, most_held: int | None = None) -> ItemReader:
-        """The reader that `to_json` wrote, which goes on as that one."""
-        reader = cls(limit, most_held)
-        at, held, reader._held, fault, reader._passing = told
-        reader._at, reader._pieces = at, [bytes.fromhex(held)]
-        reader.fault = None if fault is None else Fault(*fault)
+    def from_state(cls, state: ItemReaderState) -> ItemReader:
+        """The reader with this state."""
+        reader = cls(state.limit, state.most_held)
+        reader._at, reader._pieces, reader._held = state.at, [bytes(state.pieces)], state.held
+        reader.fault, reader._passing = state.fault, state.passing
         if reader.fault is None:
             reader._look()
         return reader
