@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import dagster as dg
 
 from wirehouse_orchestration.dagster import resources
-from wirehouse_orchestration.dagster.defs import alerts, automation, bronze, landing, upkeep
+from wirehouse_orchestration.dagster.defs import alerts, automation, bronze, landing, protocols, upkeep
 from wirehouse_pipelines.jobs.planning import Planner
 from wirehouse_pipelines.lake.lake import Lake
-from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
-OF_PROTOCOLS = tuple(import_module(f"wirehouse_orchestration.dagster.defs.{name}") for name in PROTOCOLS)
-PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep, alerts)
+PARTS: tuple[Any, ...] = (landing, bronze, protocols, automation, upkeep, alerts)
 
 
 def _tagged(lake: Lake, spec: dg.AssetSpec) -> dg.AssetSpec:

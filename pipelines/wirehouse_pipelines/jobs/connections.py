@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.captures.rules import RULE
+from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.logs import files as file_log
 from wirehouse_codecs.logs import rows as stream_log
@@ -67,6 +68,7 @@ def job(
     table, decoder = f"silver.{protocol}", f"{VERSION}.{version}"
 
     def build(work: Work) -> Iterator[tuple[str, spark_tables.Files]]:
+        _check_columns(table, schema)
         key = hash_key.of(work.lake)
         declared = [_of_connections(work, table, schema, lambda source: starter(source, key))]
         if any(_has_files(work, span.source) for span in work.spans):
@@ -87,6 +89,26 @@ def job(
         carried=CARRIED,
         also=_also,
     )
+
+
+class ColumnsDifferError(WirehouseError):
+    """The columns that a codec writes aren't those that the table's YAML declares."""
+
+    template = "{table}: its YAML declares other types than the codec's SCHEMA: {columns}. Make both equal"
+
+
+def _check_columns(table: str, schema: pa.Schema) -> None:
+    """Raises ColumnsDifferError: a column or a field would be dropped, or cast."""
+    declared = arrow_types.schema(all_tables()[table])
+    differ = [
+        f"{field.name} ({declared.field(field.name).type} in the YAML, {field.type} in SCHEMA)"
+        if field.name in declared.names
+        else f"{field.name} (not in the YAML)"
+        for field in schema
+        if field.name not in declared.names or declared.field(field.name).type != field.type
+    ]
+    if differ:
+        raise ColumnsDifferError(table=table, columns="; ".join(differ))
 
 
 def _also(lake: Lake, source: Source) -> str:

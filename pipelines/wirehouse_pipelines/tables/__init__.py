@@ -27,6 +27,8 @@ from typing import Any, Final
 
 import yaml
 
+from wirehouse_codecs.core.errors import WirehouseError
+
 #: A table as SQL names it.
 NAMED: Final = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
 
@@ -240,9 +242,23 @@ def _rank(name: str) -> int:
     return ("bronze", "silver", "gold").index(name.partition(".")[0])
 
 
+class TableMissingError(WirehouseError):
+    """No YAML declares a table."""
+
+    template = "no YAML declares {name}: pipelines/wirehouse_pipelines/tables/PROTOCOL/{name}.yaml is missing"
+
+
+class _Tables(dict[str, Table]):
+    def __missing__(self, name: str) -> Table:
+        raise TableMissingError(name=name)
+
+
 @cache
 def all_tables() -> dict[str, Table]:
-    """Every table and view by name, sorted by layer (bronze, silver, gold) and name."""
+    """Every table and view by name, sorted by layer (bronze, silver, gold) and name.
+
+    TableMissingError where one is looked up that no YAML declares.
+    """
     groups = dict(shared_columns())
     tables: dict[str, Table] = {}
     # Views after what they are made from, tables after those whose structs they use.
@@ -259,7 +275,7 @@ def all_tables() -> dict[str, Table]:
         groups |= {f"{table.name}.{column.name}": column.fields for column in table.columns if column.fields}
         if table.entity:
             tables.setdefault(table.entity, _entity(table, table.entity))
-    return dict(sorted(tables.items(), key=lambda item: (_rank(item[0]), item[0])))
+    return _Tables(sorted(tables.items(), key=lambda item: (_rank(item[0]), item[0])))
 
 
 def beneath(name: str) -> set[str]:

@@ -16,10 +16,11 @@ from wirehouse_codecs.ockam.log import log as ockam_log
 from wirehouse_codecs.wallaroo.log import schema
 from wirehouse_pipelines import tables
 from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.jobs import connections
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
-from wirehouse_pipelines.tables import all_tables, beneath, shared_columns
+from wirehouse_pipelines.tables import TableMissingError, all_tables, beneath, shared_columns
 
 #: Columns of a log that the jobs add to what the codec writes.
 OF_JOBS = {"decoder_version", "carried_from"}
@@ -59,6 +60,23 @@ def test_a_log_has_the_columns_that_its_codec_writes(table: str, schema: pa.Sche
     assert {name: columns[name] for name in columns if name not in OF_JOBS} == dict(
         zip(schema.names, schema.types, strict=True)
     )
+
+
+def test_a_job_refuses_columns_that_its_table_does_not_have() -> None:
+    fields = [field for field in schema.SCHEMA if field.name != "session"]
+    other = pa.schema([*fields, ("session", pa.struct([("version", pa.int64())])), ("new", pa.int8())])
+    with pytest.raises(connections.ColumnsDifferError, match=r"session \(struct<.*; new \(not in the YAML\)"):
+        connections._check_columns("silver.wallaroo", other)
+
+
+def test_a_table_without_a_yaml_is_named() -> None:
+    with pytest.raises(TableMissingError, match=r"no YAML declares gold\.nothing: .*gold\.nothing\.yaml is missing"):
+        all_tables()["gold.nothing"]
+
+
+def test_every_yaml_lies_in_a_folder() -> None:
+    folder = Path(tables.__file__).parent
+    assert [path.name for path in folder.glob("*.yaml")] == []
 
 
 @pytest.mark.parametrize("name", [table.name for table in all_tables().values() if table.view])
