@@ -50,9 +50,9 @@ class _Affected(SourceConnector):
         self._begins = random.randint(least, 2 * least)
         self._choices = random
 
-    def _affects(self, now_ns: int, **who: Any) -> None:
+    def _affects(self, now_ns: int, **what: Any) -> None:
         hello = hello_in(self.dialect, self.number)
-        self.affected = {"instance_name": hello.instance_name.decode(), **who, "since_ns": now_ns}
+        self.affected = {"instance_name": hello.instance_name.decode(), **what, "since_ns": now_ns}
 
 
 class _WithoutCredit(_Affected):
@@ -116,13 +116,15 @@ class _Resumed(_Affected):
 
 
 class _Uncaptured(_Affected):
-    """The capture lacks some of its packets."""
+    """The capture lacks some packets of its first connection."""
 
     def converse(self, talk: Talk, events: Iterator[Event], captured_from_ns: int = 0) -> Conversation:
+        conversation = super().converse(talk, events, captured_from_ns)
+        if self.affected is not None:
+            return conversation
         bursts = self._begins // self.config.burst_messages
         begins_ns = talk.opened_ns + bursts * self.config.interval_ms * NS_PER_MS
-        self._affects(begins_ns, client_address=self._address)
-        conversation = super().converse(talk, events, captured_from_ns)
+        self.affected = {"client_address": self._address, "since_ns": begins_ns}
         return replace(conversation, uncaptured_ns=range(begins_ns, begins_ns + LOST_NS))
 
 
