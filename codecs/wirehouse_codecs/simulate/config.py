@@ -1,4 +1,4 @@
-"""Validation shared by the configurations of all simulators: choices, ranges, and the name of a fault."""
+"""Validation shared by the configurations of all simulators: choices, ranges, names of a fault and an incident."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ Bounds = Mapping[str, tuple[float, float | None]]
 
 
 def check(
-    config: Any, bounds: Bounds, faults: Collection[str], choices: Mapping[str, Collection[str]] | None = None
+    config: Any,
+    bounds: Bounds,
+    faults: Collection[str],
+    incidents: Collection[str],
+    choices: Mapping[str, Collection[str]] | None = None,
 ) -> None:
-    """Raise OptionError for an option of `config` that is out of range, and for an unknown `fault`."""
+    """Raise OptionError for an option of `config` out of range, and for an unknown `fault` or `incident`."""
     for key, names in (choices or {}).items():
         if getattr(config, key) not in names:
             raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(config, key)!r}")
@@ -25,5 +29,7 @@ def check(
         if not least <= value <= (inf if most is None else most):
             allowed = f"at least {least}" if most is None else f"from {least} to {most}"
             raise OptionError(key=key, reason=f"must be {allowed}, not {value}")
-    if config.fault is not None and config.fault not in faults:
-        raise OptionError(key="fault", reason=f"no fault {config.fault!r}, there are {', '.join(faults)}")
+    for key, names in (("fault", faults), ("incident", incidents)):
+        name = getattr(config, key)
+        if name is not None and name not in names:
+            raise OptionError(key=key, reason=f"no {key} {name!r}, there are {', '.join(names)}")

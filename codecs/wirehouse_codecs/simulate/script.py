@@ -83,6 +83,12 @@ class Conversation:
     segment_bytes: int = SEGMENT_BYTES
     #: Packets before this time are not captured.
     captured_from_ns: int = 0
+    #: Nor are packets in this time.
+    uncaptured_ns: range = range(0)
+
+    def captures(self, ts_ns: int) -> bool:
+        """Whether a packet of this time is captured."""
+        return ts_ns >= self.captured_from_ns and ts_ns not in self.uncaptured_ns
 
 
 class Segment(NamedTuple):
@@ -107,7 +113,7 @@ def packets(conversation: Conversation, disturbances: Disturbances | None = None
         Direction.SERVER: (conversation.server, conversation.client),
     }
     for segment in sent:
-        if segment.ts_ns < conversation.captured_from_ns:
+        if not conversation.captures(segment.ts_ns):
             continue
         source, destination = ends[segment.direction]
         data = tcp_packet(
@@ -138,7 +144,7 @@ def written(conversation: Conversation) -> dict[Direction, bytes]:
     """All captured bytes that each side writes, held in memory."""
     streams = {direction: bytearray() for direction in Direction}
     for event in conversation.events:
-        if isinstance(event, Send) and event.ts_ns >= conversation.captured_from_ns:
+        if isinstance(event, Send) and conversation.captures(event.ts_ns):
             streams[event.direction] += event.data
     return {direction: bytes(stream) for direction, stream in streams.items()}
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import Field, fields
+from datetime import UTC, datetime
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from wirehouse_codecs.core.errors import OptionError
+from wirehouse_orchestration.terminal.render import plain
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
 #: Field types of a SimulatorConfig (as annotations are written) that an option can give.
@@ -37,7 +40,7 @@ class Simulators(click.Group):
 
 def _command(protocol: str) -> click.Command:
     simulator = import_module(f"wirehouse_codecs.{protocol}.simulator.simulator")
-    options: list[click.Parameter] = [_option(each, simulator.FAULTS) for each in fields(simulator.SimulatorConfig)]
+    options: list[click.Parameter] = [_option(each, simulator) for each in fields(simulator.SimulatorConfig)]
     records, suffixes = simulator.RECORDS, " or ".join(simulator.WRITERS)
     title = PROTOCOLS[protocol].title
     article = "an" if title[0] in "AEIO" else "a"
@@ -54,16 +57,18 @@ def _command(protocol: str) -> click.Command:
             click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
             *options,
         ],
-        help=f"Write a simulated {title} stream. The same options give the same file.",
+        help=f"Write a simulated {title} stream. The same options give the same file.\n\n\b\nIncidents:\n"
+        + "\n".join(f"  {name}: {incident.what}" for name, incident in simulator.INCIDENTS.items()),
         short_help=f"{article.capitalize()} {title} stream.",
     )
 
 
-def _option(field: Field[Any], faults: Iterable[str]) -> click.Option:
+def _option(field: Field[Any], simulator: Any) -> click.Option:
     name = _flag(field.name).removeprefix("--")
     if str(field.type) == "bool":
         return click.Option([f"--{name}/--no-{name}"], default=field.default, show_default=True)
-    kind = click.Choice(list(faults)) if field.name == "fault" else TYPES[str(field.type)]
+    named = {"fault": simulator.FAULTS, "incident": simulator.INCIDENTS}
+    kind = click.Choice(list(named[field.name])) if field.name in named else TYPES[str(field.type)]
     return click.Option([f"--{name}"], type=kind, default=field.default, show_default=field.default is not None)
 
 
@@ -73,10 +78,16 @@ def _flag(name: str) -> str:
 
 def _callback(simulator: Any) -> Callable[..., None]:
     def write(out: Path, most: int | None, **options: Any) -> None:
+        if options["incident"] is not None:
+            context = click.get_current_context()
+            settings = simulator.INCIDENTS[options["incident"]].settings
+            given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+            options |= {name: value for name, value in settings.items() if name not in given}
         try:
             config = simulator.SimulatorConfig(**options)
         except OptionError as error:
             raise click.BadParameter(str(error.fields["reason"]), param_hint=_flag(error.fields["key"])) from None
+        truth = None if config.incident is None else _truth(simulator, config)
         suffixes = simulator.WRITERS
         suffix = next((suffix for suffix in suffixes if out.name.endswith(suffix)), None)
         if suffix is None:
@@ -91,5 +102,18 @@ def _callback(simulator: Any) -> Callable[..., None]:
             raise click.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
         size = sum(path.stat().st_size for path in (out.iterdir() if out.is_dir() else [out]))
         click.echo(f"{written:,} {records}, {size:,} bytes in {out}")
+        if truth is not None:
+            click.echo(truth)
 
     return write
+
+
+def _truth(simulator: Any, config: Any) -> str:
+    """What an incident is, for who compares what the tables say. Raises BadParameter if it does not begin."""
+    truth = dict(simulator.INCIDENTS[config.incident].truth(config))
+    if not truth:
+        reason = f"{config.incident} does not begin: the stream is too short, or nobody is there whom it affects"
+        raise click.BadParameter(reason, param_hint="--incident")
+    since = datetime.fromtimestamp(truth.pop("since_ns") / 1e9, UTC).isoformat(timespec="milliseconds")
+    affected = ", ".join(f"{name} {plain(value)}" for name, value in truth.items() if value is not None)
+    return f"{config.incident} since {since.removesuffix('+00:00')}: {affected}"

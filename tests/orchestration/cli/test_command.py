@@ -347,6 +347,24 @@ def test_simulate_writes_the_same_file_for_the_same_options(wirehouse: Wirehouse
     assert len((wirehouse.folder / "c.jsonl").read_text().splitlines()) == 7
 
 
+def test_simulate_says_whom_an_incident_affects_since_when(wirehouse: Wirehouse) -> None:
+    command = ("simulate", "wallaroo", "--incident", "resume-lost-messages", "--out", "a.pcap", "--connectors", "1")
+    written, truth = wirehouse(*command).out.splitlines()
+    assert written.endswith("bytes in a.pcap")
+    assert re.fullmatch(
+        r"resume-lost-messages since 2023-11-14T22:13:\d\d\.\d{3}: "
+        r"instance_name instance-0, stream_name /data/0/part-\d\.log, resume_point \d+",
+        truth,
+    )
+    # What is given replaces what the incident sets.
+    (last,) = (line for line in wirehouse("inspect", "a.pcap").out.splitlines() if line.endswith(" HELLO"))
+    assert last.split() == ["2", "HELLO"]
+    refused = wirehouse(*command, "--messages-per-connector", "9")
+    assert refused.code == 2
+    assert "resume-lost-messages does not begin" in refused.err
+    assert "consumer-lag: A consumer becomes slow" in wirehouse("simulate", "ockam", "--help").out
+
+
 def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> None:
     options = ("--dialect", "v2b", "--connectors", "1", "--messages-per-connector", "9", "--fault", "duplicate_hello")
     for name in ("a.pcap", "b.pcap", "c.pcap.gz", "d.pcap.zst"):

@@ -33,6 +33,8 @@ from wirehouse_codecs.bamboo.wire.messages import (
 
 #: Payloads have sizes of three kinds.
 SMALL, MIDDLE, LARGE = 20, 300, 6_000
+#: The first entry whose payload the sender of `payloads_missing` lacks.
+FIRST_MISSING: Final = 5
 _TEXT: Final = b"the quick brown fox jumps over the lazy dog and runs away from "
 
 
@@ -42,6 +44,7 @@ class Logs:
     def __init__(self, key: nacl.signing.SigningKey, random: Random) -> None:
         self._key, self._random = key, random
         self._ids = count()
+        self.author = bytes(key.verify_key)
 
     def grown(self, length: int, sizes: tuple[int, ...] = (SMALL, MIDDLE, 0), *, ends: bool = False) -> Log:
         """A new log; payloads have one of `sizes`, one after the other."""
@@ -430,6 +433,21 @@ def forked(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
     shown = tuple(CancelEntry(one.entries[3].data) for one in (log, branch))
     exchange.cancel(first.peer, CancelReason.FORKED, entries=shown)
     yield
+
+
+def payloads_missing(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
+    """The sender has all entries of a log, but not the payloads of the last ones."""
+    log = logs.grown(12)
+    wanting = _side(dialogue)
+    exchange = Exchange(dialogue, log, wanting).propose(1, log.length).confirm()
+    for seq in range(1, log.length + 1):
+        exchange.send(wanting.peer)
+        if seq < FIRST_MISSING:
+            exchange.send(wanting.peer)
+        else:
+            exchange.skip(wanting.peer, SkipReason.UNAVAILABLE)
+        yield
+    exchange.cancel(wanting)
 
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (

@@ -6,9 +6,10 @@ not grow with the number of entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,6 +18,7 @@ from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
 from wirehouse_codecs.bamboo.simulator.fault_scripts import FaultScript
 from wirehouse_codecs.bamboo.simulator.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault
+from wirehouse_codecs.bamboo.simulator.incidents import INCIDENTS, Moment, moment
 from wirehouse_codecs.bamboo.simulator.logs import Chain, Contents, Journal, author_key
 from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Dialogue, Manner
 from wirehouse_codecs.bamboo.simulator.replication import whole_logs
@@ -32,7 +34,7 @@ from wirehouse_codecs.simulate.script import Conversation, Disturbances, Event, 
 from wirehouse_codecs.simulate.streams import write_streams
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = ["FAULTS", "INCIDENTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
@@ -93,10 +95,12 @@ class SimulatorConfig:
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more connection, or one more entry of a file, breaks; see ALL_FAULTS.
     fault: str | None = None
+    #: Name of an incident that begins in the stream; see INCIDENTS.
+    incident: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        check(self, _BOUNDS, ALL_FAULTS, _CHOICES)
+        """Raises OptionError for a value out of range, and for a fault or incident that there isn't."""
+        check(self, _BOUNDS, ALL_FAULTS, INCIDENTS, _CHOICES)
         if self.transport != BYMUX and self.fault in OF_BYMUX:
             raise OptionError(key="fault", reason=f"{self.fault} is broken over {BYMUX} alone")
 
@@ -145,6 +149,16 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
             yield Written(published.data, published.payload)
     if config.fault is not None:
         yield from ALL_FAULTS[config.fault].written(config.seed)
+
+
+def affected(config: SimulatorConfig) -> Mapping[str, Any]:
+    """The log that the incident affects, and since when; nothing if the stream is too short for it."""
+    incident = moment(config)
+    assert incident is not None
+    pair = _Pair(config, Contents(config.seed, config.payload_bytes), incident.connection)
+    for conversation in pair.conversations():
+        deque(conversation.events, maxlen=0)
+    return pair.affected or {}
 
 
 #: What is written instead of `simulate`'s packets, and what makes it, by the end of the name.
@@ -218,6 +232,8 @@ class _Pair:
         self._config, self._contents, self._number = config, contents, number
         self._client = f"10.0.{number // 250}.{number % 250 + 1}"
         self._opened_ns = config.start_time_ms * NS_PER_MS + number * _BEGIN_NS
+        #: Which log the incident affects, by the names of the tables' columns, and since when; None = none.
+        self.affected: dict[str, Any] | None = None
 
     def conversations(self) -> Iterator[Conversation]:
         if self._config.transport == BYMUX:
@@ -263,10 +279,17 @@ class _Pair:
             for n in range(config.ways)
         ]
         ways += [forked(dialogue, logs) for _ in range(config.forks)]
+        incident = moment(config)
+        if incident is not None and incident.connection == self._number:
+            steps = chain(islice(steps, incident.step), self._happen(incident, dialogue, logs), steps)
         for _ in chain(steps, at_once(dialogue, ways)):
             yield from dialogue.take()
         dialogue.end()
         yield from dialogue.take()
+
+    def _happen(self, incident: Moment, dialogue: Dialogue, logs: Logs) -> Iterator[None]:
+        self.affected = {"author": logs.author, "log_id": 0, "since_ns": dialogue.now_ns}
+        yield from incident.scenario(dialogue, logs)
 
 
 class _FaultyPair(_Pair):

@@ -205,7 +205,7 @@ def _shape(config: SimulatorConfig) -> dict[str, int]:
     """Messages of a block by kind: t, r, l, c, a as in the keys, x deletes, s items of the sub-batch."""
     items = round(config.messages_per_block * config.subbatch_share)
     deletes = round(config.messages_per_block * config.delete_share)
-    if config.fault:  # whatever a fault changes is there
+    if config.fault or config.incident:  # whatever they change is there
         items, deletes = max(items, 3), max(deletes, 1)
     rest = max(config.messages_per_block - FIXED_MESSAGES - items - deletes, 5)
     shape = {kind: max(int(rest * share), 1) for kind, share in SHARES.items()}

@@ -16,7 +16,9 @@ import numpy as np
 
 from wirehouse_codecs.captures.compressed_output import endings
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
+from wirehouse_codecs.cardinal.simulator import incidents
 from wirehouse_codecs.cardinal.simulator.faults import FAULTS, Fault
+from wirehouse_codecs.cardinal.simulator.incidents import INCIDENTS
 from wirehouse_codecs.cardinal.simulator.producer import (
     FINAL_DIFFICULTY,
     QUIET_BLOCKS,
@@ -32,6 +34,7 @@ from wirehouse_codecs.simulate.config import Bounds, check
 
 __all__ = [
     "FAULTS",
+    "INCIDENTS",
     "RECORDS",
     "WRITERS",
     "Fault",
@@ -88,10 +91,12 @@ class SimulatorConfig:
     pings: bool = True
     #: Name of a rule that the stream breaks; see FAULTS.
     fault: str | None = None
+    #: Name of an incident that begins in the stream; see INCIDENTS.
+    incident: str | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a stream that is too short for its events."""
-        check(self, {"blocks": (self._least_blocks, None), **_BOUNDS}, FAULTS)
+        check(self, {"blocks": (self._least_blocks, None), **_BOUNDS}, FAULTS, INCIDENTS)
 
     @property
     def reorg_depth(self) -> int:
@@ -163,12 +168,16 @@ def simulate(config: SimulatorConfig) -> Iterator[Record]:
 def _bursts(producer: Producer) -> Iterator[Burst]:
     config = producer.config
     reorg_at, fault_at = config.large_reorg_at, config.fault_at
+    incident_at = None if config.incident is None else incidents.height(config)
     forked_at = 0
     while producer.height < config.blocks:
         height = producer.height
         if reorg_at is not None and height >= reorg_at:
             reorg_at = None
             yield from large_reorg(producer)
+        elif config.incident and incident_at is not None and height >= incident_at:
+            incident_at = None
+            yield from incidents.PLAYS[config.incident](producer)
         elif config.fault and fault_at is not None and height >= fault_at:
             fault_at = None
             yield from FAULTS[config.fault].play(producer)

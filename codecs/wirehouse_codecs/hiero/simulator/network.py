@@ -1,17 +1,17 @@
 """Block nodes with their publishers and subscribers, as simulator.py has them talk: legal, whatever happens to them.
 
 The network makes a block at a time, and its publishers send it to their nodes: a round. Between rounds something else
-happens to one node, one kind after the other: incidents.py.
+happens to one node, one kind after the other: happenings.py. An incident happens once: incidents.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, NO_BLOCK, OPEN, Service
-from wirehouse_codecs.hiero.simulator import incidents
+from wirehouse_codecs.hiero.simulator import happenings, incidents
 from wirehouse_codecs.hiero.simulator.dialogue import NS_PER_MS, Client, Line, Stage, Talk
 from wirehouse_codecs.hiero.simulator.ledger import Block, Ledger
 from wirehouse_codecs.tcp.endpoints import Endpoint
@@ -41,8 +41,15 @@ class Node:
         self.subscribers: list[Subscriber] = []
         #: Who publishes here usually.
         self.own: list[Publisher] = []
+        #: Its subscribers get each block when so many later ones are verified.
+        self.late_blocks = 0
         #: The node as a client of others.
         self.outgoing = Client(network, self.endpoint.address, number)
+
+    @property
+    def name(self) -> str:
+        """As tables have it."""
+        return f"{self.endpoint.address} {self.endpoint.port}"
 
     @property
     def reported(self) -> int:
@@ -152,11 +159,19 @@ class Network(Stage):
         self._reading: Line | None = None
         #: How long the last round took.
         self.round_ns = 0
+        self._incident_began = False
+        #: Whom the incident affects, by the names of the tables' columns, and since when; None = nobody yet.
+        self.affected: dict[str, Any] | None = None
         self._steps = self._story()
 
     def advance(self) -> bool:
         """One more thing is said; False = all was."""
         return next(self._steps, False) is None
+
+    def affects(self, **who: str) -> None:
+        """What the incident does is seen from now on, if there is one."""
+        if self._incident_began and self.affected is None:
+            self.affected = who | {"since_ns": self.now_ns}
 
     @property
     def more(self) -> int:
@@ -168,10 +183,13 @@ class Network(Stage):
     def _story(self) -> Steps:
         yield from self._begin()
         rounds = 0
-        happening = cycle(incidents.order(self.config.seed))
+        happening = cycle(happenings.order(self.config.seed))
+        trouble = incidents.trouble(self.config)
         while self.more > 0:
             yield from self.round()
             rounds += 1
+            if trouble is not None and rounds == trouble.round:
+                yield from self._begin_incident(trouble.what, self.nodes[trouble.node])
             if not rounds % RANGE_ROUNDS:
                 yield from self._read(rounds // RANGE_ROUNDS)
             if self.config.incident_rounds and not rounds % self.config.incident_rounds and self.more > 0:
@@ -179,11 +197,16 @@ class Network(Stage):
                 yield from self._happen(happening, node)
         yield from self._end()
 
-    def _happen(self, happening: Iterator[incidents.Incident], node: Node) -> Steps:
+    def _begin_incident(self, happening: happenings.Happening, node: Node) -> Steps:
+        if happening.possible(self, node):
+            self._incident_began = True
+            yield from happening.act(self, node)
+
+    def _happen(self, happening: Iterator[happenings.Happening], node: Node) -> Steps:
         """The next thing that can happen to a node."""
-        able = (incident for incident in islice(happening, len(incidents.INCIDENTS)) if incident.possible(self, node))
-        for incident in able:
-            yield from incident.act(self, node)
+        able = (one for one in islice(happening, len(happenings.HAPPENINGS)) if one.possible(self, node))
+        for one in able:
+            yield from one.act(self, node)
             return
 
     def _begin(self) -> Steps:
@@ -271,6 +294,9 @@ class Network(Stage):
         for publisher in publishers:
             publisher.talk.ack(block.number, root=block.root)
             yield
+        if node.late_blocks:
+            yield from happenings.deliver(self, node, block.number - node.late_blocks)
+            return
         yield from self._forward(node, block.closing)
         for subscriber in node.subscribers:
             subscriber.talk.delivered(block.number)
@@ -278,6 +304,8 @@ class Network(Stage):
             yield
 
     def _forward(self, node: Node, sets: tuple[bytes, ...]) -> Steps:
+        if node.late_blocks:
+            return
         for subscriber in node.subscribers:
             subscriber.talk.forward(sets)
             yield

@@ -16,6 +16,7 @@ from wirehouse_codecs.hiero.profiles import PROFILES
 from wirehouse_codecs.hiero.simulator.dialogue import ENCODINGS, MIXED, Stage
 from wirehouse_codecs.hiero.simulator.faults import FAULTS, FAULTS_OF, Fault
 from wirehouse_codecs.hiero.simulator.file_writers import write_archive, write_blocks, write_log
+from wirehouse_codecs.hiero.simulator.incidents import INCIDENTS
 from wirehouse_codecs.hiero.simulator.ledger import LEAST_ITEM_BYTES, MOST_ITEM_BYTES
 from wirehouse_codecs.hiero.simulator.network import Network
 from wirehouse_codecs.simulate import pcap_writer
@@ -24,7 +25,17 @@ from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.simulate.script import Conversation, Disturbances, merge
 from wirehouse_codecs.simulate.streams import write_streams
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = [
+    "FAULTS",
+    "INCIDENTS",
+    "RECORDS",
+    "WRITERS",
+    "Fault",
+    "SimulatorConfig",
+    "connections",
+    "simulate",
+    "write_pcap",
+]
 
 #: What `simulate` gives, and what writes it by the end of the name.
 RECORDS: Final = "packets"
@@ -62,10 +73,12 @@ class SimulatorConfig:
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more node, publisher or subscriber breaks; see FAULTS.
     fault: str | None = None
+    #: Name of an incident that begins in the stream; see INCIDENTS.
+    incident: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        check(self, _BOUNDS, FAULTS, _CHOICES)
+        """Raises OptionError for a value out of range, and for a fault or incident that there isn't."""
+        check(self, _BOUNDS, FAULTS, INCIDENTS, _CHOICES)
         if self.item_bytes_most < self.item_bytes_least:
             least, most = self.item_bytes_least, self.item_bytes_most
             raise OptionError(key="item_bytes_most", reason=f"must be at least {least}, not {most}")

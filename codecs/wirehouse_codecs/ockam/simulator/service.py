@@ -13,6 +13,7 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from wirehouse_codecs.ockam.simulator import incidents
 from wirehouse_codecs.ockam.wire import routed
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
@@ -440,6 +441,11 @@ class Consumer(Client):
         self._id = f"consumer-{number}"
         super().__init__(config, config.publishers + number, self._id)
         self._contents = contents
+        slow = incidents.slow(config)
+        #: It is slow from this burst on; None: never.
+        self._slow_from = slow.burst if slow is not None and slow.consumer == number else None
+        #: When messages were deleted before it pulled them, first; None: never.
+        self.lost_ns: int | None = None
         total = config.messages_per_publisher * config.publishers
         #: It fails when it has received so many messages.
         self._fails = [total * (n + 1) // (config.restarts + 1) for n in range(config.restarts)]
@@ -485,6 +491,8 @@ class Consumer(Client):
             if not pulled or pulled.stop == run.stored(talk.now_ns):
                 _write_all(talk, save)
                 talk.wait(self.config.poll_ms * NS_PER_MS)
+            if self._slow_from is not None and talk.now_ns >= run.pushed_ns(self._slow_from, 0):
+                talk.wait(incidents.SLOW_NS)
             yield from talk.take()
         self._is_done = True
         yield from talk.take()
@@ -495,6 +503,10 @@ class Consumer(Client):
             _write_all(talk, save)
             talk.wait_until(run.ends_ns)
             talk.close(Direction.SERVER, Ending.RESET)
+            return True
+        if self._slow_from is not None and talk.now_ns > run.stored_ns(run.bursts - 1, self.config.publishers - 1):
+            # The capture ends while it still lags.
+            _write_all(talk, save)
             return True
         if run.ends_ns is None and self._next == run.total:
             _write_all(talk, save)
@@ -509,6 +521,8 @@ class Consumer(Client):
         talk.client(*save, talk.request(pull, stream.address))
         talk.wait_until(run.answers_ns(talk.now_ns + LATENCY_NS))
         pulled = run.pull(self._next, talk.now_ns + LATENCY_NS)
+        if pulled.start > self._next and self.lost_ns is None:
+            self.lost_ns = talk.now_ns + LATENCY_NS
         messages = tuple(StreamMessage(run.index(number), run.data(number)) for number in pulled)
         talk.answer(PullResponse(request_id, messages), stream.address)
         return pulled

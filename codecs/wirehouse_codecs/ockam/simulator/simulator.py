@@ -12,6 +12,7 @@ from typing import Final
 
 from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.ockam.simulator.faults import FAULTS, Fault, FaultyClient
+from wirehouse_codecs.ockam.simulator.incidents import INCIDENTS
 from wirehouse_codecs.ockam.simulator.service import MANNERS, NUMBER_BYTES, Client, Consumer, Contents, Publisher
 from wirehouse_codecs.ockam.wire.messages import Names
 from wirehouse_codecs.ockam.wire.routed import Envelope
@@ -21,7 +22,17 @@ from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.simulate.script import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.simulate.streams import write_streams
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = [
+    "FAULTS",
+    "INCIDENTS",
+    "RECORDS",
+    "WRITERS",
+    "Fault",
+    "SimulatorConfig",
+    "connections",
+    "simulate",
+    "write_pcap",
+]
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
@@ -66,10 +77,12 @@ class SimulatorConfig:
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more client breaks; see FAULTS.
     fault: str | None = None
+    #: Name of an incident that begins in the stream; see INCIDENTS.
+    incident: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        check(self, _BOUNDS, FAULTS, _CHOICES)
+        """Raises OptionError for a value out of range, and for a fault or incident that there isn't."""
+        check(self, _BOUNDS, FAULTS, INCIDENTS, _CHOICES)
         if not self.streams and not self.partitions:
             raise OptionError(key="streams", reason="must be at least 1 without partitions, not 0")
 

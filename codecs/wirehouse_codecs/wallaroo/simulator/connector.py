@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wirehouse_codecs.simulate.script import ROUND_TRIP_NS, Close, Conversation, Ending, Event, Send
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -205,6 +205,8 @@ class Connector(ABC):
         worker = number // CONNECTORS_PER_WORKER
         self.server = Endpoint(f"10.1.{worker // 250}.{worker % 250 + 1}", PORT)
         self._connections = 0
+        #: Whom an incident affects, by the names of the tables' columns, and since when; None = nobody.
+        self.affected: dict[str, Any] | None = None
 
     @abstractmethod
     def conversations(self) -> Iterator[Conversation]:
@@ -305,7 +307,7 @@ class _Streaming(Connector):
 
 
 @dataclass(slots=True)
-class _Stream:
+class Stream:
     """A stream of a source. Ids count from 1, so 0 is before the first."""
 
     stream_id: int
@@ -324,7 +326,7 @@ class SourceConnector(_Streaming):
         super().__init__(config, number, contents)
         names = [b"/data/%d/part-%d.log" % (number, n) for n in range(config.streams_per_connector)]
         ids = [stream_id_of(name) for name in names]
-        self._streams = [_Stream(sid, name, self._contents.head(sid)) for sid, name in zip(ids, names, strict=True)]
+        self._streams = [Stream(sid, name, self._contents.head(sid)) for sid, name in zip(ids, names, strict=True)]
         #: Credits as the worker counts them.
         self._balance = 0
         self._reopens = _spread(config.messages_per_connector, config.reopens)
@@ -352,7 +354,7 @@ class SourceConnector(_Streaming):
             (Source(b"celsius", address),) if "sources" in lists else (),
         )
 
-    def _notify(self, talk: Talk, stream: _Stream) -> None:
+    def _notify(self, talk: Talk, stream: Stream) -> None:
         """A stream is opened, and goes on after what is safe."""
         talk.connector(Notify(stream.stream_id, stream.name, stream.acked))
         self._charge(talk, 1)
@@ -385,7 +387,7 @@ class SourceConnector(_Streaming):
         granted, self._balance = self.config.credits - self._balance, self.config.credits
         return granted
 
-    def _checkpoint(self, talk: Talk, closing: Collection[_Stream] = ()) -> None:
+    def _checkpoint(self, talk: Talk, closing: Collection[Stream] = ()) -> None:
         active = self._made_safe([stream for stream in self._streams if stream not in closing])
         if active:
             talk.worker(Ack(self._top_up(), active))
@@ -393,7 +395,7 @@ class SourceConnector(_Streaming):
         if closed:
             talk.worker(Ack(0, closed))
 
-    def _made_safe(self, streams: Collection[_Stream]) -> tuple[StreamMessage, ...]:
+    def _made_safe(self, streams: Collection[Stream]) -> tuple[StreamMessage, ...]:
         """What an ACK says of streams: of all, where NOTIFY is answered, else of those that moved."""
         said = [stream for stream in streams if self.dialect.answers_notify or stream.position > stream.acked]
         for stream in streams:
@@ -421,7 +423,7 @@ class SourceConnector(_Streaming):
         self._rewind()
         return True
 
-    def _end_stream(self, talk: Talk, stream: _Stream) -> None:
+    def _end_stream(self, talk: Talk, stream: Stream) -> None:
         if EosMessage in self.dialect.tags:
             talk.connector(EosMessage(stream.stream_id))
         else:

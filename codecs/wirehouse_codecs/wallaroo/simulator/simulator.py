@@ -26,8 +26,19 @@ from wirehouse_codecs.wallaroo.simulator.connector import (
     SourceConnector,
 )
 from wirehouse_codecs.wallaroo.simulator.faults import FAULTS, Fault, FaultyConnector
+from wirehouse_codecs.wallaroo.simulator.incidents import INCIDENTS, affected
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = [
+    "FAULTS",
+    "INCIDENTS",
+    "RECORDS",
+    "WRITERS",
+    "Fault",
+    "SimulatorConfig",
+    "connections",
+    "simulate",
+    "write_pcap",
+]
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
@@ -74,15 +85,21 @@ class SimulatorConfig:
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more connector breaks; see FAULTS.
     fault: str | None = None
+    #: Name of an incident that begins in the stream; see INCIDENTS.
+    incident: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a fault that the dialect can't have."""
-        check(self, _BOUNDS, FAULTS, {"dialect": DIALECTS})
+        """Raises OptionError for a value out of range, and for a fault or incident that the dialect can't have."""
+        check(self, _BOUNDS, FAULTS, INCIDENTS, {"dialect": DIALECTS})
         if self.refill_at >= self.credits:
             raise OptionError(key="refill_at", reason=f"must be below the {self.credits} credits, not {self.refill_at}")
         if self.fault is not None and self.dialect not in FAULTS[self.fault].dialects:
             able = ", ".join(FAULTS[self.fault].dialects)
             raise OptionError(key="fault", reason=f"{self.fault} can't be broken in {self.dialect}, but in {able}")
+        dialect = DIALECTS[self.dialect]
+        if self.incident is not None and (dialect.sink or not dialect.answers_notify):
+            able = ", ".join(name for name, one in DIALECTS.items() if one.answers_notify and not one.sink)
+            raise OptionError(key="incident", reason=f"there is no {self.incident} in {self.dialect}, but in {able}")
 
 
 _BOUNDS: Final[Bounds] = {
@@ -124,7 +141,7 @@ def _connectors(config: SimulatorConfig) -> Iterator[Connector]:
     kind = SinkConnector if DIALECTS[config.dialect].sink else SourceConnector
     contents = Contents(config)
     for number in range(config.connectors):
-        yield kind(config, number, contents)
+        yield affected(config, number, contents) or kind(config, number, contents)
     if config.fault is not None:
         # A worker of its own: rules over several connections compare those of one worker.
         workers = -(-config.connectors // CONNECTORS_PER_WORKER)

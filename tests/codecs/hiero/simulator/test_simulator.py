@@ -17,7 +17,7 @@ from wirehouse_codecs.hiero.inspection import recognises
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.simulator.incidents import INCIDENTS
+from wirehouse_codecs.hiero.simulator.happenings import HAPPENINGS
 from wirehouse_codecs.hiero.simulator.ledger import Ledger
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, connections, simulate
 from wirehouse_codecs.hiero.wire.blocks import BlockBuilder
@@ -102,7 +102,7 @@ def test_all_that_may_happen_does() -> None:
     assert any(len(row.attempts) == 3 and row.fetched and len(row.gaps) == 3 for row in catch_ups)
     assert all(row.state == "done" for row in {row.where: row for row in catch_ups}.values())
     assert any(row.next_node not in (None, row.node) for row in judged.of(SubscriptionRow))
-    assert len(INCIDENTS) == 8
+    assert len(HAPPENINGS) == 8
 
 
 def test_calls_share_connections_and_are_compressed_in_all_ways() -> None:
