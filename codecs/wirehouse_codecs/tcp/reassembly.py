@@ -74,8 +74,8 @@ Gaps and holes
 
 - A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
   options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
-  taken. Once the receiver was heard while there is a gap, time makes a hole only of what it acknowledged: what it
-  doesn't acknowledge it lacks too.
+  taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
+  acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
   FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
   for each lost packet would be worse than a hole that is too long by a FIN.
@@ -173,7 +173,7 @@ from wirehouse_codecs.tcp.events import (
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
-from wirehouse_codecs.tcp.resets import doubt_reset, lacks_bytes, take_reset
+from wirehouse_codecs.tcp.resets import lacks_bytes, review_reset, take_reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
@@ -193,7 +193,7 @@ __all__ = [
     "Unordered",
 ]
 
-FLOW_VERSION: Final = 18
+FLOW_VERSION: Final = 19
 
 
 class Flow:
@@ -311,7 +311,7 @@ class Flow:
         ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
         connection = self.connection
         if connection is not None and connection.reset is not None:
-            events += doubt_reset(connection, connection.reset, segment)
+            events += review_reset(connection, connection.reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             early = [] if flags & RST else connection.give_away(segment)
             connection.keep_early()
@@ -376,7 +376,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
         ignored = len(segment.payload)
     elif flags & RST:
-        if take_reset(connection, segment, was_captured=was_captured):
+        events += take_reset(connection, segment, was_captured=was_captured)
+        if _is_reset(connection):
             events += _close(connection, "reset", place)
     elif not _hold_back(connection, segment):
         events += _take_turn(connection, segment)
@@ -384,14 +385,32 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
-        if connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection):
+        events += _drop_refuted_fins(connection, place)
+        if _is_reset(connection):
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
     if ours.judged is not None and ours.judged.place is place:
         _, fate, ignored = ours.judged
-    if segment.payload and segment.sequence != before:
+    if segment.payload and (segment.sequence != before or fate is not Fate.WAITS):
         connection.keep_apart(Apart(segment, fate, ignored))
+        events += _drop_refuted_fins(connection, place)
+    return events
+
+
+def _is_reset(connection: Connection) -> bool:
+    """A RST stands where its sender's stream does, and waits for nothing more."""
+    return connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection)
+
+
+def _drop_refuted_fins(connection: Connection, place: Place) -> list[Event]:
+    """A host acknowledges bytes behind the other side's FIN, and some were captured: it is none, and they count."""
+    events: list[Event] = []
+    for side in (connection.client, connection.server):
+        if connection.closed is None and side.fin_is_refuted and (behind := connection.take_behind_fin(side)):
+            side.drop_fin()
+            for segment in behind:
+                events += _take_again(connection, segment, place)
     return events
 
 
@@ -581,6 +600,6 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
         if connection.reset.acknowledgment is not None:
             theirs.note_acknowledgment(connection.reset.acknowledgment)
     connection.reset = None
-    connection._apart = [one for one in connection._apart if one.fate is not Fate.WAITS]
+    connection.forget_waiting()
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

@@ -174,7 +174,7 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for direction in self._connection.unheard_sides:
+        for direction in self._connection.uncaptured_sides:
             self._session.lose(direction, pieces[0].place)
         for piece in pieces:
             if not piece.byte_start and self._connection.sides(piece.direction)[0].may_lack_beginning:
