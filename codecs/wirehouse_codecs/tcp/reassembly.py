@@ -49,7 +49,8 @@ Numbering
 - Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
   answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
   wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
-  bytes, which were ignored as strays, are taken after all.
+  bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
+  one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -62,7 +63,7 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then all of them count, and
   nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
   as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
@@ -109,6 +110,7 @@ Copies
 The end
 -------
 
+- A FIN is none if bytes behind it were captured, and the other side acknowledges more than it: then they are taken.
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
 - A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
@@ -119,11 +121,13 @@ The end
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
   (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
   other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
-  of both or a SYN confirms it, and it is ignored if the connection still goes on after `hole_wait_ns`. Until it is
+  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as no
+  host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is
   believed it is no packet of that side, and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
-  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
+  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
+  also come after the end of a connection that began in the middle. Its SYN stands a little before the first bytes.
 - The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
   nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
   are near. The strays come with it.
@@ -406,8 +410,11 @@ def _is_reset(connection: Connection) -> bool:
 def _drop_refuted_fins(connection: Connection, place: Place) -> list[Event]:
     """A host acknowledges bytes behind the other side's FIN, and some were captured: it is none, and they count."""
     events: list[Event] = []
-    for side in (connection.client, connection.server):
-        if connection.closed is None and side.fin_is_refuted and (behind := connection.take_behind_fin(side)):
+    client, server = connection.client, connection.server
+    if connection.closed is not None or (client.fin is None and server.fin is None):
+        return events
+    for side in (client, server):
+        if side.fin_is_refuted and (behind := connection.take_behind_fin(side)):
             side.drop_fin()
             for segment in behind:
                 events += _take_again(connection, segment, place)
