@@ -44,7 +44,7 @@ class Judged(NamedTuple):
 
     place: Place
     fate: Fate
-    #: How many of its bytes are no part of the stream. The others wait, or count as repeated.
+    #: How many of its bytes are no part of the stream. The others wait, count as repeated, or were delivered.
     ignored: int
 
 

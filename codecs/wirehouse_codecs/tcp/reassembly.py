@@ -63,9 +63,10 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then all of them count, and
-  nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
-  as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then
+  all of them count, and nothing was sent before the capture began: what is missing from the first byte on is a hole.
+  `opened` stays `middle`, as it names the first packet. Bytes that were held wait for what they acknowledge, like all
+  others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then reading continues with this one, and all before it is a hole (its length
   is known modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -121,9 +122,9 @@ The end
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
   (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
   other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
-  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as no
-  host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is
-  believed it is no packet of that side, and it numbers no bytes.
+  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
+  no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
+  packet of that side, and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
