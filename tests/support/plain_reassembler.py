@@ -16,7 +16,8 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 - A RST that stands where its sender's stream does ends the connection, once the bytes that it acknowledges are there
   or `WAIT_NS` have passed. Another one ends it after `WAIT_NS`, unless its
   sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was
-  captured, silence of `WAIT_NS` confirms it, and a connection that goes on longer refutes it.
+  captured, silence of `WAIT_NS` confirms it, and a connection that goes on longer refutes it. So does an earlier
+  acknowledgment of bytes behind it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _end(packets: Sequence[Packet]) -> tuple[int, int | None]:
     """How many packets are of the connection: those up to its RST; and which one that is."""
     ends: list[tuple[int, int | None]] = [(len(packets), None)]
     for at, packet in enumerate(packets):
-        if not packet.rst:
+        if not packet.rst or _is_old(packets[:at], packet):
             continue
         if _in_place(packets[:at], packet):
             ends.append((_filled(packets, at), at))
@@ -215,6 +216,16 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
     if not any(one.syn or one.sent or one.fin for one in near):
         places |= {_position(one.acknowledgment, base) for one in answers if one.acknowledgment is not None}
     return _position(reset.sequence, base) in places
+
+
+def _is_old(before: Sequence[Packet], reset: Packet) -> bool:
+    """Nothing else of its alleged sender was captured, and its receiver had acknowledged bytes behind it."""
+    base = _base(before, reset.client)
+    if base is None or any(_is_of(one, reset) for one in before):
+        return False
+    numbers = [one.acknowledgment for one in before if one.acknowledgment is not None and not one.rst]
+    ends = [end for end in (_position(number, base) for number in numbers) if abs(end) < FAR]
+    return bool(ends) and -FAR < _position(reset.sequence, base) < max(ends) - 1
 
 
 def _is_refuted(packets: Sequence[Packet], at: int) -> bool:

@@ -26,6 +26,8 @@ class Fate(StrEnum):
     #: It was ignored, as the connection or the side had ended; it brought new bytes, or repeated what was known.
     LATE = "late"
     REPEATED = "repeated"
+    #: Its first bytes stand before the FIN of its side, and were taken; those behind it were ignored.
+    BEYOND = "beyond"
 
     @property
     def why(self) -> Why | None:
@@ -33,7 +35,8 @@ class Fate(StrEnum):
         return _REASONS.get(self)
 
 
-_REASONS = {Fate.DIFFERS: Why.BEFORE, Fate.BEFORE: Why.BEFORE, Fate.STRAY: Why.FAR, Fate.LATE: Why.AFTER}
+_REASONS = {Fate.DIFFERS: Why.BEFORE, Fate.BEFORE: Why.BEFORE, Fate.STRAY: Why.FAR}
+_REASONS |= {Fate.LATE: Why.AFTER, Fate.BEYOND: Why.AFTER}
 
 
 class Judged(NamedTuple):
@@ -41,7 +44,7 @@ class Judged(NamedTuple):
 
     place: Place
     fate: Fate
-    #: How many of its bytes are no part of the stream. The others wait, or count as repeated.
+    #: How many of its bytes are no part of the stream. The others wait, count as repeated, or were delivered.
     ignored: int
 
 

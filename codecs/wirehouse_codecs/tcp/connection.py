@@ -15,7 +15,7 @@ from wirehouse_codecs.tcp.events import Ending, Opening, TcpSegment
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import Reset
-from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
+from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -76,7 +76,7 @@ class Connection:
             is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
             return self.closed == "reset" and not (was_used or answers or is_copy)
         if self.closed is not None:
-            return True
+            return not self._is_beginning_of_ended(segment)
         if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
             may_be_late = not ours.has_begun or ours.may_have_begun_at(segment.sequence + 1)
             return not theirs.is_answered_by(segment.acknowledgment, may_have_data=may_be_late)
@@ -85,6 +85,19 @@ class Connection:
             return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours.initial != UNKNOWN
+
+    def _is_beginning_of_ended(self, segment: TcpSegment) -> bool:
+        """The connection has ended, and the segment is from its handshake, which only a second tap captured.
+
+        The client's bytes from before the first one that was captured are few, and fewer than those that were.
+        """
+        age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
+        side, theirs = self.sides(segment.direction)
+        first = segment.sequence + 1
+        if segment.flags & ACK:
+            side, first = theirs, segment.acknowledgment
+        is_short = side.may_have_begun_at(first, within=min(side.delivered_bytes, ACKNOWLEDGED_BYTES) + 1)
+        return self.in_middle and age_ns < side.options.hole_wait_ns and is_short
 
     def is_left_without_syn(self, segment: TcpSegment) -> bool:
         """It goes on from a stray, and both of its numbers are far from any here: another SYN was not captured."""
@@ -115,7 +128,7 @@ class Connection:
         return self.opened == "middle"
 
     @property
-    def unheard_sides(self) -> list[Direction]:
+    def uncaptured_sides(self) -> list[Direction]:
         """The sides of which no packet was captured so far: they may have sent anything."""
         return [side.direction for side in (self.client, self.server) if not side.packets]
 
@@ -143,14 +156,16 @@ class Connection:
 
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
-        first = self.held[0]
+        first, is_syn = self.held[0], bool(segment.flags & SYN)
+        begins = segment.sequence + 1 if is_syn else None
         if segment.direction is first.direction:
-            near = (segment.sequence, first.sequence) if segment.flags & SYN else None
+            ahead = None if begins is None else distance(first.sequence, begins)
         elif segment.flags & ACK:
-            near = (segment.acknowledgment, first.sequence)
+            ahead = distance(first.sequence, segment.acknowledgment)
         else:
-            near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
-        return near is not None and abs(distance(*near)) < WINDOW_BYTES
+            ahead = distance(first.acknowledgment, begins) if begins is not None and first.flags & ACK else None
+        # Bytes of before a SYN are of another connection.
+        return ahead is not None and (0 if is_syn else 1 - WINDOW_BYTES) <= ahead < WINDOW_BYTES
 
     def keep_apart(self, apart: Apart) -> None:
         """Remember a segment with bytes: it may be of the next connection, captured before its SYN."""
@@ -230,6 +245,15 @@ class Connection:
         side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
         return [one.segment for one in back]
 
+    def take_behind_fin(self, side: Side) -> list[TcpSegment]:
+        """What was ignored of a side as it stands behind its FIN."""
+        fates = (Fate.LATE, Fate.BEYOND)
+        behind = [one for one in self._apart if one.segment.direction is side.direction and one.fate in fates]
+        self._apart = [one for one in self._apart if one not in behind]
+        side.judged = None if behind else side.judged
+        side.ignored_bytes -= sum(one.ignored for one in behind)
+        return [_last_bytes(one.segment, one.ignored) for one in behind]
+
     def keep_early(self, until_ns: int | None = None) -> None:
         """No SYN came in time for the segments that arrived until then, or for all: they are of this connection.
 
@@ -251,6 +275,10 @@ class Connection:
     def _is_open(apart: Apart, side: Side) -> bool:
         """A segment of `side` is ignored because of where the bytes of the side begin."""
         return apart.fate in (Fate.STRAY, Fate.BEFORE) and apart.segment.direction is side.direction
+
+    def forget_waiting(self) -> None:
+        """The connection ends: what waits behind a gap is delivered now, and no SYN can claim it."""
+        self._apart = [one for one in self._apart if one.fate is not Fate.WAITS]
 
     def _keep_first(self) -> None:
         self._ignore(self._apart.pop(0))
@@ -318,6 +346,15 @@ class Connection:
 
 def _start_of(placed: tuple[int, Apart]) -> int:
     return placed[0]
+
+
+def _last_bytes(segment: TcpSegment, size: int) -> TcpSegment:
+    """The segment with the last `size` bytes of what was captured of it."""
+    first = len(segment.payload) - size
+    sequence = (segment.sequence + first) & SEQUENCE_MASK
+    return segment._replace(
+        sequence=sequence, payload=segment.payload[first:], payload_bytes=segment.payload_bytes - first
+    )
 
 
 def _segment_to_json(segment: TcpSegment) -> list[Any]:

@@ -92,7 +92,7 @@ class Closed(NamedTuple):
     place: Place
     how: Ending
     #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
-    #: connection did, or both sides did before they heard of each other.
+    #: connection did, or both sides sent theirs before they received the other's.
     side: Direction | None = None
 
 

@@ -46,7 +46,7 @@ class Holes(Waiting):
             return self._gap_end
         if place.arrived_at_ns - self._gap_since_ns < self.options.hole_wait_ns:
             return 0
-        return min(self._gap_end, self._acknowledged) if self._is_heard else self._gap_end
+        return min(self._gap_end, self._acknowledged) if self._acknowledged_since_gap else self._gap_end
 
     def answers_are_due(self, place: Place) -> bool:
         """The next bytes have waited long for the other side, or too much waits behind them."""

@@ -104,9 +104,12 @@ class Numbering(SideState):
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
         self.begin(sequence)
+        if self.has_begun and not self.may_lack_beginning:
+            # It is an old one, or a copy.
+            return
         self.may_lack_beginning = sequence != self.expected
         ahead = distance(self.expected, sequence)
-        if not self.next_byte and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
+        if not self.next_byte and self.has_begun and 0 < ahead < WINDOW_BYTES:
             # What waits came before it, and was numbered by less.
             self._leave_out(-ahead)
             self.initial = (sequence - 1) & SEQUENCE_MASK
@@ -150,7 +153,7 @@ class Numbering(SideState):
         if is_other:
             # What was acknowledged of the other numbers says nothing.
             self._renumber(WINDOW_BYTES)
-            self.assumed = self._other_assumed
+            self.assumed = self.may_lack_beginning = self._other_assumed
         self.expected, self.initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, UNKNOWN
         return is_other
 
@@ -164,10 +167,10 @@ class Numbering(SideState):
         """`sequence` is the initial sequence number."""
         return self.initial == sequence & SEQUENCE_MASK
 
-    def may_have_begun_at(self, sequence: int) -> bool:
+    def may_have_begun_at(self, sequence: int, *, within: int = WINDOW_BYTES) -> bool:
         """Its bytes are numbered from `sequence`, or from a little behind it; or its first packet stands there."""
         first = self._sent_from if self.expected == UNKNOWN else self.expected - self.next_byte
-        return first != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
+        return first != UNKNOWN and 0 <= distance(first, sequence) < within
 
     def is_answered_by(self, acknowledgment: int, *, may_have_data: bool = True) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
@@ -235,6 +238,17 @@ class Numbering(SideState):
 
     # What was acknowledged of them
 
+    @property
+    def fin_is_refuted(self) -> bool:
+        """The other side acknowledged more than its bytes before the FIN and the FIN itself."""
+        return self.fin is not None and self._acknowledged > self.fin + 1
+
+    def has_acknowledged(self, sequence: int) -> bool:
+        """The other side has more of it than the bytes before `sequence` and a FIN."""
+        if self.expected == UNKNOWN or not self.is_near(sequence):
+            return False
+        return self.next_byte + distance(sequence, self.expected) < self._acknowledged - 1
+
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
         if self.expected == UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
@@ -245,7 +259,9 @@ class Numbering(SideState):
             return
         ahead = (acknowledgment - self.expected) & SEQUENCE_MASK
         is_old = -ahead & SEQUENCE_MASK < WINDOW_BYTES
-        self._is_heard = self._gap_since_ns is not None and (self._is_heard or is_old or ahead < WINDOW_BYTES)
+        self._acknowledged_since_gap = self._gap_since_ns is not None and (
+            self._acknowledged_since_gap or is_old or ahead < WINDOW_BYTES
+        )
         if ahead >= WINDOW_BYTES:
             self.begin_at_acknowledgment(acknowledgment)
             is_less = is_old and acknowledgment != self.expected and not self.assumed
@@ -257,6 +273,11 @@ class Numbering(SideState):
         believed = end
         if end > max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
             believed, self._claimed = min(self._claimed, end), end
+            if self._is_untouched and not (self._is_acknowledged or self.assumed):
+                # Its SYN may be an old one: nobody sends so much before the first acknowledgment.
+                self._other, self._other_assumed = acknowledgment, True
+        else:
+            self._is_acknowledged = True
         self._confirmed = max(self._confirmed, min(self._acknowledged, believed))
         self._acknowledged = max(self._acknowledged, believed)
 

@@ -49,7 +49,8 @@ Numbering
 - Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
   answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
   wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
-  bytes, which were ignored as strays, are taken after all.
+  bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
+  one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -62,9 +63,10 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and
-  nothing was sent before the capture began: what is missing from the first byte on is a hole. `opened` stays `middle`,
-  as it names the first packet. Bytes that were held wait for what they acknowledge, like all others.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then
+  all of them count, and nothing was sent before the capture began: what is missing from the first byte on is a hole.
+  `opened` stays `middle`, as it names the first packet. Bytes that were held wait for what they acknowledge, like all
+  others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then reading continues with this one, and all before it is a hole (its length
   is known modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -74,8 +76,8 @@ Gaps and holes
 
 - A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
   options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
-  taken. Once the receiver was heard while there is a gap, time makes a hole only of what it acknowledged: what it
-  doesn't acknowledge it lacks too.
+  taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
+  acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
   FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
   for each lost packet would be worse than a hole that is too long by a FIN.
@@ -109,6 +111,7 @@ Copies
 The end
 -------
 
+- A FIN is none if bytes behind it were captured, and the other side acknowledges more than it: then they are taken.
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
 - A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
@@ -119,11 +122,13 @@ The end
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
   (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
   other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
-  of both or a SYN confirms it, and it is ignored if the connection still goes on after `hole_wait_ns`. Until it is
-  believed it is no packet of that side, and it numbers no bytes.
+  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
+  no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
+  packet of that side, and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
-  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took.
+  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
+  also come after the end of a connection that began in the middle. Its SYN stands a little before the first bytes.
 - The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
   nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
   are near. The strays come with it.
@@ -173,7 +178,7 @@ from wirehouse_codecs.tcp.events import (
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
-from wirehouse_codecs.tcp.resets import doubt_reset, lacks_bytes, take_reset
+from wirehouse_codecs.tcp.resets import lacks_bytes, review_reset, take_reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
@@ -193,7 +198,7 @@ __all__ = [
     "Unordered",
 ]
 
-FLOW_VERSION: Final = 18
+FLOW_VERSION: Final = 19
 
 
 class Flow:
@@ -311,7 +316,7 @@ class Flow:
         ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
         connection = self.connection
         if connection is not None and connection.reset is not None:
-            events += doubt_reset(connection, connection.reset, segment)
+            events += review_reset(connection, connection.reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             early = [] if flags & RST else connection.give_away(segment)
             connection.keep_early()
@@ -376,7 +381,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
         ignored = len(segment.payload)
     elif flags & RST:
-        if take_reset(connection, segment, was_captured=was_captured):
+        events += take_reset(connection, segment, was_captured=was_captured)
+        if _is_reset(connection):
             events += _close(connection, "reset", place)
     elif not _hold_back(connection, segment):
         events += _take_turn(connection, segment)
@@ -384,14 +390,35 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
-        if connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection):
+        events += _drop_refuted_fins(connection, place)
+        if _is_reset(connection):
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
     if ours.judged is not None and ours.judged.place is place:
         _, fate, ignored = ours.judged
-    if segment.payload and segment.sequence != before:
+    if segment.payload and (segment.sequence != before or fate is not Fate.WAITS):
         connection.keep_apart(Apart(segment, fate, ignored))
+        events += _drop_refuted_fins(connection, place)
+    return events
+
+
+def _is_reset(connection: Connection) -> bool:
+    """A RST stands where its sender's stream does, and waits for nothing more."""
+    return connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection)
+
+
+def _drop_refuted_fins(connection: Connection, place: Place) -> list[Event]:
+    """A host acknowledges bytes behind the other side's FIN, and some were captured: it is none, and they count."""
+    events: list[Event] = []
+    client, server = connection.client, connection.server
+    if connection.closed is not None or (client.fin is None and server.fin is None):
+        return events
+    for side in (client, server):
+        if side.fin_is_refuted and (behind := connection.take_behind_fin(side)):
+            side.drop_fin()
+            for segment in behind:
+                events += _take_again(connection, segment, place)
     return events
 
 
@@ -581,6 +608,6 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
         if connection.reset.acknowledgment is not None:
             theirs.note_acknowledgment(connection.reset.acknowledgment)
     connection.reset = None
-    connection._apart = [one for one in connection._apart if one.fate is not Fate.WAITS]
+    connection.forget_waiting()
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

@@ -50,9 +50,11 @@ class Reset(NamedTuple):
         return cls(Direction(direction), Place.from_json(place), *numbers)
 
 
-def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> bool:
-    """Take a RST; whether it closes the connection.
+def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> list[Event]:
+    """Take a RST.
 
+    If nothing else of its alleged sender was captured, and its receiver had acknowledged bytes behind it, it is ignored
+    at once: no host accepts it, and its sender's silence confirms nothing.
     What it carries is no part of the stream (RFC 9293 section 3.5.3).
     """
     ours, theirs = connection.sides(segment.direction)
@@ -64,6 +66,9 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
         own = segment.sequence
     is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
+    if not was_captured and ours.has_acknowledged(segment.sequence):
+        ours.unproven, ours.packets, ours.strays = ours.packets, 0, ours.strays + 1
+        return [ResetIgnored(segment.direction, segment.place)]
     is_in_place = ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal
     sent = connection.sent_by(theirs)
     if acknowledgment is not None and sent != UNKNOWN and 0 < distance(acknowledgment, sent) < WINDOW_BYTES:
@@ -73,11 +78,11 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
     if is_in_place:
         if connection.reset is None or not connection.reset.is_in_place:
             connection.reset = reset
-        return not lacks_bytes(connection)
+        return []
     if not was_captured:
         ours.unproven, ours.packets = ours.packets, 0
     connection.reset = connection.reset or reset
-    return False
+    return []
 
 
 def lacks_bytes(connection: Connection) -> bool:
@@ -97,7 +102,7 @@ def lacks_bytes(connection: Connection) -> bool:
     return theirs.next_byte < (end if theirs.fin is None else min(end, theirs.fin))
 
 
-def doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
+def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
     """What `segment` says of a RST that waits.
 
     Who acknowledges new data didn't send it; and whose new data are acknowledged neither. What else its alleged sender

@@ -47,10 +47,10 @@ class Side(Holes):
             kept = payload[: max(self.fin - start, 0)]
             beyond = len(payload) - len(kept)
             self.ignored_bytes += beyond
-            if kept:
+            if kept and self.ended:
                 self.ignore(Why.AFTER, beyond, place)
             else:
-                self.judged = Judged(place, Fate.LATE, beyond)
+                self.judged = Judged(place, Fate.BEYOND if kept else Fate.LATE, beyond)
             payload = kept
             end = self.fin
         differ: list[OverlapDiffers] = []
@@ -69,10 +69,14 @@ class Side(Holes):
         before = self.next_byte
         events += self._release(place)
         if self._reach <= self.next_byte:
-            self._gap_since_ns, self._is_heard = None, False
+            self._gap_since_ns, self._acknowledged_since_gap = None, False
         elif self._gap_since_ns is None or self.next_byte > before:
             self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
         return events
+
+    def drop_fin(self) -> None:
+        """The FIN was garbled, or none of this connection: the stream goes on behind it."""
+        self.fin, self.fin_acknowledges = None, UNKNOWN
 
     def _end_at(self, fin: int, place: Place) -> None:
         """Note the FIN; what waits behind it is ignored."""
@@ -108,6 +112,8 @@ class Side(Holes):
     def gives_away(self, apart: Apart, place: Place) -> bool:
         """Part with a segment of the connection that begins at `place`, unless its bytes were delivered."""
         segment = apart.segment
+        if apart.fate is Fate.BEYOND:
+            return False
         if apart.fate is not Fate.WAITS:
             self.strays -= apart.fate is Fate.STRAY
             self.ignored_bytes -= apart.ignored
@@ -191,7 +197,7 @@ class Side(Holes):
             "waiting": waiting,
             "recent": recent,
             "ignored": ignored,
-            "heard": self._receipts,
+            "receipts": self._receipts,
             "late": self._late,
         }
 
@@ -201,7 +207,7 @@ class Side(Holes):
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        side._receipts = [(start, received) for start, received in state["heard"]]
+        side._receipts = [(start, received) for start, received in state["receipts"]]
         side._late = [(start, end) for start, end in state["late"]]
         for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
             data = b64decode(text)
@@ -237,7 +243,8 @@ _NUMBERS: Final = (
     "_stray",
     "_other",
     "_other_assumed",
-    "_is_heard",
+    "_is_acknowledged",
+    "_acknowledged_since_gap",
     "assumed",
     "may_lack_beginning",
     "_opening",

@@ -67,8 +67,10 @@ class SideState:
     #: so, only an acknowledgment or the first bytes.
     _other: int = UNKNOWN
     _other_assumed: bool = False
+    #: The other side has acknowledged its SYN, or bytes near it.
+    _is_acknowledged: bool = False
     #: The receiver has acknowledged something since there is a gap: it lacks what it doesn't acknowledge, too.
-    _is_heard: bool = False
+    _acknowledged_since_gap: bool = False
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own differs yet.
     assumed: bool = False
     #: Neither its SYN nor what the other side acknowledged before its own first byte says where its bytes begin: there
@@ -133,7 +135,8 @@ class SideState:
     @property
     def regular(self) -> bool:
         """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged."""
-        is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN
+        is_agreed = self.assumed or self._is_acknowledged or self.next_byte > 0
+        is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN and is_agreed
         is_whole = self._gap_since_ns is None and self._acknowledged <= self.next_byte
         return is_numbered and is_whole and self.fin is None
 

@@ -86,7 +86,7 @@ class Waiting(Numbering):
         else:
             self._gap_end = self._reach
             self._gap_since_ns = place.arrived_at_ns if self._reach > self.next_byte else None
-            self._is_heard = self._is_heard and self._gap_since_ns is not None
+            self._acknowledged_since_gap = self._acknowledged_since_gap and self._gap_since_ns is not None
 
     # Those that wait
 

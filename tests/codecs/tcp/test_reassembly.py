@@ -506,6 +506,33 @@ def test_an_answer_to_a_syn_above_what_the_client_acknowledges_is_not_the_one_th
     assert talk.connection.server.ignored_bytes == 0
 
 
+@pytest.mark.parametrize("ahead", [ACKNOWLEDGED_BYTES + 1, 2**20, 2**23])
+def test_an_answer_to_a_syn_far_below_what_the_client_acknowledges_first_is_not_the_one_that_holds(ahead: int) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(S, -1 - ahead, flags=SYN | ACK), *talk.send(C, 0)]
+    told += [*talk.send(C, 0, b"abc"), *talk.send(S, 0, b"ABC", acknowledgment=3), *talk.send(C, 3, acknowledgment=3)]
+    assert joined(told) == ["open syn", ("client", 0, b"abc"), ("server", 0, b"ABC")]
+
+
+def test_many_bytes_that_are_acknowledged_after_the_answer_to_a_syn_are_missing() -> None:
+    """The client acknowledged the answer itself: so it holds."""
+    talk = Dialogue().open()
+    size = 2 * ACKNOWLEDGED_BYTES
+    talk.send(C, 0, acknowledgment=size)
+    told = [*talk.send(S, size, b"ABC"), *talk.send(C, 0, b"abc", acknowledgment=size + 3)]
+    told += talk.wait(OPTIONS.hole_wait_ns).send(S, size + 3)
+    assert joined(told)[0] == ("server", "hole", 0, size)
+
+
+@pytest.mark.parametrize("ahead", [500, 2**20])
+def test_an_old_answer_to_a_syn_that_is_captured_late_changes_nothing(ahead: int) -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(S, 0, b"ABC", acknowledgment=3), *talk.send(S, -1 - ahead, flags=SYN | ACK)]
+    told += talk.send(C, 0, b"abc")
+    assert joined(told) == [("client", 0, b"abc"), ("server", 0, b"ABC")]
+    assert not talk.connection.server.may_lack_beginning
+
+
 def test_the_first_bytes_of_a_server_wait_while_its_client_lacks_its_own() -> None:
     talk = Dialogue()
     told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 3, b"def", acknowledgment=3)]
@@ -546,6 +573,18 @@ def test_an_acknowledgment_before_its_syn_is_no_beginning_in_the_middle() -> Non
     assert talk.send(C, 3, b"more", acknowledgment=6) == []
     assert talk.send(S, -1, flags=SYN | ACK) == []
     assert joined(talk.send(S, 0, b"answer", acknowledgment=3)) == [("server", 0, b"answer"), ("client", 3, b"more")]
+
+
+@pytest.mark.parametrize("direction", [C, S])
+@pytest.mark.parametrize("ahead", [500, 2**23])
+def test_a_syn_behind_bytes_that_are_held_is_of_another_connection(direction: Direction, ahead: int) -> None:
+    """All bytes of a connection stand behind its SYN."""
+    talk = Dialogue()
+    old = talk.send(direction, 0, b"old", acknowledgment=0)
+    old += talk.send(C, ahead - 1, flags=SYN)
+    assert joined(old) == ["open middle", (str(direction), 0, b"old"), "closed reuse", "open syn"]
+    talk.send(S, 2**29 - 1, flags=SYN | ACK, acknowledgment=ahead)
+    assert joined(talk.send(C, ahead, b"new", acknowledgment=2**29)) == [("client", 0, b"new")]
 
 
 def test_a_reset_behind_bytes_that_are_held_closes() -> None:
@@ -1332,6 +1371,37 @@ def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
     assert talk.connection.client.regular
 
 
+@pytest.mark.parametrize("fin", [9, 10, 14, 17, 3000])
+@pytest.mark.parametrize("order", ["acknowledged later", "acknowledged first"])
+def test_a_fin_is_none_if_bytes_behind_it_come_and_are_acknowledged(fin: int, order: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abcdefghi")
+    talk.send(S, 0, b"!", acknowledgment=9)
+    talk.send(C, fin, b"", FIN | ACK, acknowledgment=1)
+    parts = [bytes([97 + at]) * 500 for at in range(10)]
+    for at, part in enumerate(parts):
+        sent = [(C, 9 + 500 * at, part, 1), (S, 1, b"", 9 + 500 * (at + 1))]
+        for direction, start, payload, acknowledgment in sent if order == "acknowledged later" else sent[::-1]:
+            talk.send(direction, start, payload, acknowledgment=acknowledgment)
+    talk.send(S, 1, b"", FIN | ACK, acknowledgment=9 + 5000)
+    talk.send(C, 9 + 5000, b"", FIN | ACK, acknowledgment=2)
+    for cut in (False, True):
+        result = told(talk.sent, cut=cut)
+        assert assert_tiles(result.events) == {C: b"abcdefghi" + b"".join(parts), S: b"!"}
+        assert not [event for event in result.events if isinstance(event, Hole)]
+        assert_balances(talk.sent, result)
+    assert (talk.connection.closed, talk.connection.client.take_ignored()) == ("fin", [])
+
+
+def test_what_stands_behind_a_fin_and_is_not_acknowledged_is_said() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc", FIN | ACK)
+    talk.send(C, 3, b"more")
+    talk.send(S, 0, b"", FIN | ACK, acknowledgment=4)
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert [(one.why, one.size) for one in talk.connection.client.take_ignored()] == [(Why.AFTER, 4)]
+
+
 @pytest.mark.parametrize("start", [0, 5, 9])
 def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
     talk = Dialogue().open()
@@ -1353,7 +1423,7 @@ def test_a_reset_behind_a_fin_closes() -> None:
 
 
 #: A RST that stands elsewhere: far away, in the window, with no number at all.
-DOUBTFUL = (
+ELSEWHERE = (
     (2**31, RST),
     (WINDOW_BYTES, RST),
     (100, RST | ACK),
@@ -1363,7 +1433,7 @@ DOUBTFUL = (
 )
 
 
-@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+@pytest.mark.parametrize(("start", "flags"), ELSEWHERE)
 def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: int, flags: int) -> None:
     talk = Dialogue().open()
     assert talk.send(S, start, b"why", flags) == []
@@ -1377,7 +1447,7 @@ def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: i
     assert (side.strays, side.ignored_bytes) == (1, 3)
 
 
-@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+@pytest.mark.parametrize(("start", "flags"), ELSEWHERE)
 @pytest.mark.parametrize("confirmed", ["time", "segment", "syn"])
 def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
     talk = Dialogue().open()
@@ -1523,6 +1593,38 @@ def test_a_second_tap_repeats_a_connection_after_its_reset() -> None:
     assert talk.connection.client.ignored_bytes == 8
 
 
+def exchange_without_end() -> list[tuple[Direction, int, bytes, int, int]]:
+    """A short connection: direction, position, bytes, flags and acknowledgment."""
+    sent = [(C, -1, b"", SYN, 0), (S, -1, b"", SYN | ACK, 0), (C, 0, b"", ACK, 0)]
+    for at in range(0, 9, 3):
+        sent += [(C, at, b"ask", ACK, at), (S, at, b"ans", ACK, at + 3)]
+    return sent
+
+
+@pytest.mark.parametrize("end", ["fin", "reset"])
+@pytest.mark.parametrize("captured", [range(3, 9), range(4, 9), range(5, 9), (2, 4, 5, 6, 7, 8), (3, 5, 7)])
+def test_a_second_tap_repeats_a_connection_whose_beginning_the_first_one_lacks(
+    captured: Iterable[int], end: str
+) -> None:
+    sent = exchange_without_end()
+    ending = [(C, 9, b"", FIN | ACK, 9), (S, 9, b"", FIN | ACK, 10)] if end == "fin" else [(C, 9, b"", RST | ACK, 9)]
+    talk, told = Dialogue(), list[Event]()
+    for part in ([*(sent[at] for at in captured), *ending], [*sent, *ending]):
+        for direction, start, payload, flags, acknowledgment in part:
+            told += talk.send(direction, start, payload, flags, acknowledgment=acknowledgment)
+        talk.wait(SECOND)
+    assert [event for event in plain(told) if isinstance(event, str)] == ["open middle", f"closed {end}"]
+
+
+@pytest.mark.parametrize("how", ["late", "little", "far"])
+def test_ports_may_be_used_again_soon_after_a_connection_that_began_in_the_middle(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, 500, b"the end" if how == "little" else b"many" * 200, acknowledgment=0)
+    talk.send(S, 0, flags=RST)
+    talk.wait(OPTIONS.hole_wait_ns * (how == "late"))
+    assert plain(talk.send(C, -1 - (2**20) * (how == "far"), flags=SYN))[-1:] == ["open syn"]
+
+
 def test_what_goes_beyond_a_fin_and_moves_to_the_next_connection_counts_there_alone() -> None:
     talk = Dialogue()
     talk.send(C, 7, flags=FIN | ACK, acknowledgment=4)
@@ -1578,13 +1680,24 @@ def test_a_reset_of_a_side_that_was_not_captured_closes_nothing_that_goes_on(sta
     talk = Dialogue()
     talk.send(C, -1, flags=SYN)
     talk.send(C, 0)
-    talk.send(S, start, flags=RST)
-    events = []
+    events = plain(talk.send(S, start, flags=RST))
     for at in range(6):
         events += plain(talk.wait(3 * SECOND).send(C, at, b"x"))
     assert [event for event in events if "reset" in event] == ["reset of server ignored"]
     assert "".join(event[2].decode() for event in events if is_data(event)) == "xxxxxx"
     assert (talk.connection.server.packets, talk.connection.server.strays) == (0, 1)
+
+
+@pytest.mark.parametrize("start", [-ISN[S] - 1, 0, 18])
+def test_a_reset_of_a_side_that_was_not_captured_is_ignored_before_bytes_that_were_acknowledged(start: int) -> None:
+    """No host accepts it. The capture may end before the connection is seen to go on."""
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, b"ask", acknowledgment=0)
+    talk.send(C, 3, acknowledgment=20)
+    assert plain(talk.send(S, start, flags=RST)) == ["reset of server ignored"]
+    assert (talk.connection.server.packets, talk.connection.server.strays) == (0, 1)
+    assert joined(talk.flow.expire(2**62))[-1] == "closed idle"
 
 
 @pytest.mark.parametrize("how", ["silence", "syn"])

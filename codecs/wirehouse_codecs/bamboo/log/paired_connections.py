@@ -88,7 +88,7 @@ class Pair:
         connection = self.connections.get(other)
         if connection is None:
             return other not in self.members
-        return connection.client.incomplete or connection.server.incomplete or bool(connection.unheard_sides)
+        return connection.client.incomplete or connection.server.incomplete or bool(connection.uncaptured_sides)
 
     @property
     def over(self) -> bool:
@@ -248,7 +248,7 @@ class Half:
         self._stop()
         session = self._pair.account.session
         if pieces and not session.state.partial:
-            for direction in self._pair.connections[self._channel].unheard_sides:
+            for direction in self._pair.connections[self._channel].uncaptured_sides:
                 self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:

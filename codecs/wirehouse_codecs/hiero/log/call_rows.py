@@ -122,4 +122,4 @@ class CallRows:
     @property
     def uncaptured(self) -> set[Direction]:
         """Sides of which nothing was captured: they may have said anything."""
-        return set() if self._connection is None else set(self._connection.unheard_sides)
+        return set() if self._connection is None else set(self._connection.uncaptured_sides)

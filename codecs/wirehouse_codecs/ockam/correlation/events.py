@@ -174,13 +174,13 @@ class Got:
 
 @dataclass(slots=True)
 class OpenPushes:
-    """The pushes of a connection to this stream that have no answer at a window's end, and how many arrived when.
+    """When the pushes of a connection to this stream arrived that have no answer at a window's end.
 
     It comes when they changed, and before `end_window`.
     """
 
     connection_id: bytes
-    pushes: Sequence[tuple[int, int]]
+    pushes: Sequence[Moment]
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     Event,
     Got,
     Init,
+    Moment,
     OpenPushes,
     Partial,
     Replied,
@@ -132,8 +133,11 @@ def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
 
 
 def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
-    opened = ((pushes["pushed_at_ns"], pushes["count"]) for pushes in row["open_pushes"])
-    return OpenPushes(where.connection_id, list(opened))
+    return OpenPushes(where.connection_id, list(map(_pushed, row["open_pushes"])))
+
+
+def _pushed(opened: Mapping[str, Any]) -> Moment:
+    return Moment(opened["pushed_at_ns"], opened["capture_id"])
 
 
 def _saved(where: Where, row: Mapping[str, Any]) -> Event:
@@ -262,10 +266,9 @@ class Heard:
         partial: list[tuple[float, float, str, Event]] = []
         ended: list[tuple[float, float, str, Event]] = []
         for connection_id, session in self._sessions.items():
-            opened: dict[str, list[tuple[int, int]]] = {}
+            opened: dict[str, list[Moment]] = {}
             for pushes in session["open_pushes"]:
-                at_ns, count = pushes["pushed_at_ns"], pushes["count"]
-                opened.setdefault(address_key(pushes["stream_address"]), []).append((at_ns, count))
+                opened.setdefault(address_key(pushes["stream_address"]), []).append(_pushed(pushes))
             for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
                 if session["partial_at_ns"] is not None:
                     partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))

@@ -52,7 +52,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.ockam.session.addresses import node_of
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 7
+STATE_VERSION: Final = 8
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -149,7 +149,7 @@ class Fold:
         #: By connection the highest index that was confirmed there, which its session compares.
         self._own: OrderedDict[bytes, int] = OrderedDict()
         #: When the pushes arrived that were open at the end of the last window, by connection.
-        self._open: dict[bytes, list[int]] = {}
+        self._open: dict[bytes, list[Moment]] = {}
         self._closed: set[bytes] = set()
         #: Connections with the stream that have not ended; b"" stands for those beyond the bound.
         self._alive: dict[bytes, None] = {}
@@ -157,8 +157,8 @@ class Fold:
         self._clocks = False
         #: What was delivered until then is judged, whatever is missed later.
         self._settled_ns = -1
-        #: When the first push arrived that stays open.
-        self._lost_ns: int | None = None
+        #: When the first pushes arrived that stay open, as `_firsts` has them.
+        self._lost: list[Moment] = []
         #: Delivered indexes that no push had been confirmed with, each told or waiting; and those that wait, rising.
         self._unconfirmed = Intervals(most=MOST_RUNS)
         self._pending: list[_Pending] = []
@@ -665,7 +665,7 @@ class Fold:
 
     def _note_open(self, opened: OpenPushes) -> Sequence[Told]:
         if opened.pushes:
-            self._open[opened.connection_id] = [pushed_at_ns for pushed_at_ns, _ in opened.pushes]
+            self._open[opened.connection_id] = list(opened.pushes)
         else:
             self._open.pop(opened.connection_id, None)
         return _NOTHING
@@ -707,22 +707,21 @@ class Fold:
             client.changed = False
         return told
 
-    def _lose(self, pushed_at_ns: Iterable[int]) -> None:
-        lost = [*pushed_at_ns, *([] if self._lost_ns is None else [self._lost_ns])]
-        self._lost_ns = min(lost, default=None)
+    def _lose(self, pushed: Iterable[Moment]) -> None:
+        self._lost = _firsts([*self._lost, *pushed])
 
     def _keep_rises(self) -> None:
         """Keep the highest index at the times of the pushes that are open, and now."""
-        times = sorted(set(chain.from_iterable(self._open.values())))
-        # The capture of an open push isn't known: the last ones of each capture before it, and before all clocks.
         by_capture: dict[bytes, list[int]] = {}
         for at, rise in enumerate(self._rises):
             by_capture.setdefault(rise.capture_id, []).append(at)
         needed = {len(self._rises) - 1}
-        for at_ns in times:
-            needed.add(bisect_left(self._rises, (at_ns - self._clocks_ns,)) - 1)
-            end = bisect_left(self._rises, (at_ns,))
-            needed.update(own[at - 1] for own in by_capture.values() if (at := bisect_left(own, end)))
+        for pushed in set(chain.from_iterable(self._open.values())):
+            # The last one before it, of its own capture and of all others.
+            own = by_capture.get(pushed.capture_id, [])
+            before = bisect_left(own, bisect_left(self._rises, (pushed.at_ns,)))
+            needed.update(own[before - 1 : before] if before else [])
+            needed.add(bisect_left(self._rises, (pushed.at_ns - self._clocks_ns,)) - 1)
         if self._address is not None:
             needed.update(at for at, rise in enumerate(self._rises) if self._is_aged(rise))
         self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
@@ -764,21 +763,23 @@ class Fold:
         """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
         if not self._pending:
             return []
-        opened = [*chain.from_iterable(self._open.values()), *([] if self._lost_ns is None else [self._lost_ns])]
-        first_ns = min(opened, default=None)
+        opened = _firsts([*chain.from_iterable(self._open.values()), *self._lost])
         told: list[Told] = []
         waiting = []
         for pending in self._pending:
-            at_ns = pending.where.arrived_at_ns
-            if at_ns > self._settled_ns:
+            at = arrival(pending.where)
+            if at.at_ns > self._settled_ns:
                 waiting.append(pending)
-            elif first_ns is None or at_ns < first_ns:
+            elif self._is_before_all(at, opened):
                 shown = f"{_shown([Run(pending.first, pending.last)])} delivered, but no push was confirmed with it"
                 told.append(self._found("index_never_confirmed", pending.where, shown))
-            elif self._lost_ns is None or at_ns < self._lost_ns:
+            elif self._is_before_all(at, self._lost):
                 waiting.append(pending)
         self._pending = waiting
         return told
+
+    def _is_before_all(self, moment: Moment, others: Iterable[Moment]) -> bool:
+        return all(moment.is_before(other, self._clocks_ns) for other in others)
 
     def _rows(self) -> Iterator[Told]:
         if self._address is not None and self._changed and self._first is not None:
@@ -846,7 +847,8 @@ class Fold:
             "first": None if self._first is None else self._first.to_json(),
             "asked": None if self._asked is None else self._asked.to_json(),
             "alive": [connection_id.hex() for connection_id in self._alive],
-            "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
+            "open": [[connection_id.hex(), _moments_to_json(opened)] for connection_id, opened in self._open.items()],
+            "lost": _moments_to_json(self._lost),
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
             "unnamed": list(self._unnamed.items()),
             "askers": list(self._askers.items()),
@@ -869,7 +871,8 @@ class Fold:
         self._asked = None if told["asked"] is None else Where.from_json(told["asked"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
         self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
-        self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
+        self._open = {bytes.fromhex(connection): _moments_from_json(opened) for connection, opened in told["open"]}
+        self._lost = _moments_from_json(told["lost"])
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
         self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
         self._pending = [_Pending(first, last, Where.from_json(where)) for first, last, where in told["pending"]]
@@ -901,9 +904,22 @@ _PLAIN: Final = (
     "lowest",
     "highest",
     "rise_count",
-    "lost_ns",
 )
 _INTERVALS: Final = ("confirmed", "unconfirmed", "passed")
+
+
+def _firsts(moments: Iterable[Moment]) -> list[Moment]:
+    """The first one, and the first of another capture: what surely came before both came before all."""
+    in_order = sorted(moments)
+    return in_order[:1] + [one for one in in_order if one.capture_id != in_order[0].capture_id][:1]
+
+
+def _moments_to_json(moments: Iterable[Moment]) -> list[tuple[int, str]]:
+    return [(at_ns, capture_id.hex()) for at_ns, capture_id in moments]
+
+
+def _moments_from_json(rows: Iterable[tuple[int, str]]) -> list[Moment]:
+    return [Moment(at_ns, bytes.fromhex(capture_id)) for at_ns, capture_id in rows]
 
 
 def _stream(name: str, partition: int | None) -> str:

@@ -96,7 +96,9 @@ ANSWERS_TYPE: Final = pa.struct(
     ]
 )
 SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("bytes", pa.int64())])
-_OPEN_PUSHES: Final = pa.struct([("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("count", pa.int64())])
+_OPEN_PUSHES: Final = pa.struct(
+    [("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("capture_id", pa.binary()), ("count", pa.int64())]
+)
 _COUNTS: Final = ("creates", "pushes", "confirmed", "pulls", "delivered")
 SESSION_TYPE: Final = pa.struct(
     [
@@ -172,7 +174,7 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for direction in self._connection.unheard_sides:
+        for direction in self._connection.uncaptured_sides:
             self._session.lose(direction, pieces[0].place)
         for piece in pieces:
             if not piece.byte_start and self._connection.sides(piece.direction)[0].may_lack_beginning:
@@ -317,7 +319,7 @@ class Conversation:
         session, memory = self._session, self._session.memory
         names = sorted(memory.names)
         pushes = Counter(
-            (request.target, request.where.place.arrived_at_ns)
+            (request.target, request.where.place.arrived_at_ns, request.where.place.capture_id)
             for request in memory.requests
             if request.kind is RequestKind.PUSH
         )
@@ -329,8 +331,8 @@ class Conversation:
             **{name: getattr(memory.counts, name) for name in _COUNTS},
             "open_requests": sum(request.kind is not RequestKind.OTHER for request in memory.requests),
             "open_pushes": [
-                {"stream_address": address, "pushed_at_ns": at_ns, "count": count}
-                for (address, at_ns), count in pushes.items()
+                {"stream_address": address, "pushed_at_ns": at_ns, "capture_id": capture_id, "count": count}
+                for (address, at_ns, capture_id), count in pushes.items()
             ],
             "closed": session.ended is not None,
             "closed_at_ns": self._closed_at_ns,

@@ -25,6 +25,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     Hole,
     Init,
     LagRow,
+    Moment,
     OpenPushes,
     Partial,
     Replied,
@@ -175,13 +176,13 @@ def told_of(
     fold = Fold(key, convention)
     told: list[Told] = []
     pushes: list[Pushed] = []
-    known: dict[bytes, list[tuple[int, int]]] = {}
+    known: dict[bytes, list[Moment]] = {}
     for at in range(len(steps) + 1):
         if at in cuts or at == len(steps):
             connections = {pushed.connection_id for pushed in pushes} | set(known)
             for connection in sorted(connections):
                 times = [pushed.at_ns for pushed in pushes if pushed.connection_id == connection]
-                opened = [(at_ns, times.count(at_ns)) for at_ns in sorted(set(times))]
+                opened = [Moment(at_ns, b"capture") for at_ns in sorted(set(times))]
                 if known.get(connection, []) != opened:
                     told += fold.take(OpenPushes(connection, opened))
                 known[connection] = opened
@@ -833,7 +834,7 @@ def sparse(count: int) -> Iterable[tuple[str, Event]]:
         yield KEY, Delivered(where, 3 * n, ((3 * n, 3 * n),), "busy")
         yield KEY, Delivered(where, 3 * n, ((3 * n, 3 * n), (2, 2)), f"client {n}")
         yield KEY, Saved(where, f"client {n}", "orders", None, 3 * n + 1)
-        yield KEY, OpenPushes(n.to_bytes(16), [(n, 1)])
+        yield KEY, OpenPushes(n.to_bytes(16), [Moment(n, b"capture")])
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1131,7 +1132,7 @@ def by_captures(
     for one in said:
         told += fold.take(one)
         if isinstance(one, Stored | Got):
-            told += fold.take(OpenPushes(b"open", [(talk.now_ns - 1, 1)]))
+            told += fold.take(OpenPushes(b"open", [Moment(talk.now_ns - 1, b"three")]))
         told += fold.end_window()
         fold = Fold(key, snapshot=fold.snapshot())
     return [one.rule.name for one in of(Found, told)]
@@ -1169,3 +1170,34 @@ def test_what_was_delivered_just_before_its_push_in_another_capture_is_confirmed
     assert found(b"capture", 9) == ["index_never_confirmed"]
     assert found(b"another", 9) == []
     assert found(b"another", streams.CLOCKS_NS + 1) == ["index_never_confirmed"]
+
+
+@pytest.mark.parametrize("answered", ["later", "never"])
+def test_what_was_delivered_just_before_an_open_push_in_another_capture_may_be_its_message(answered: str) -> None:
+    def found(pulled_in: str, apart_ns: int, *pushed_in: str) -> list[str]:
+        talk, fold = Talk(), Fold(KEY)
+        told = [*fold.take(Stored(talk.where("p"), 1, None))]
+        delivered = Delivered(talk.where("c")._replace(capture_id=pulled_in.encode()), 0, [(1, 2)], "me")
+        pushed = [Moment(talk.now_ns + apart_ns, capture_id.encode()) for capture_id in pushed_in]
+        told += [*fold.take(delivered), *fold.take(Closed(b"c"))]
+        for number, moment in enumerate(pushed):
+            told += fold.take(OpenPushes(b"open %d" % number, [moment]))
+        if answered == "never":
+            for number, _ in enumerate(pushed):
+                told += fold.take(Closed(b"open %d" % number))
+        told += [*fold.take(Closed(b"p")), *fold.end_window()]
+        fold = Fold(KEY, snapshot=fold.snapshot())
+        if answered == "later":
+            for number, moment in enumerate(pushed):
+                told += fold.take(OpenPushes(b"open %d" % number, []))
+                stored = Stored(talk.where(f"open {number}"), 2 + number, moment.at_ns, moment.capture_id)
+                told += fold.take(stored)
+        told += fold.end_window()
+        return [one.rule.name for one in of(Found, told)]
+
+    assert found("one", 1, "one") == ["index_never_confirmed"]
+    assert found("one", 1, "two") == []
+    assert found("two", 1, "one", "two") == []
+    assert found("two", 1, "two", "one") == []
+    assert found("one", streams.CLOCKS_NS, "two") == []
+    assert found("one", streams.CLOCKS_NS + 1, "two", "three") == ["index_never_confirmed"]

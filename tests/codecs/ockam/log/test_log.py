@@ -248,7 +248,7 @@ def test_the_other_rows(envelope: Envelope) -> None:
         {(C, "opening byte"), (S, "opening byte")} if envelope is Envelope.CBOR32 else set()
     )
     (session,) = of_kind(rows, "session")
-    pushed = [row["arrived_at_ns"] for row in of_kind(rows, "message")][-2:]
+    pushed = [(row["arrived_at_ns"], row["capture_id"]) for row in of_kind(rows, "message")][-2:]
     assert session["session"] == {
         "envelope": envelope.value,
         "names": "specification",
@@ -260,7 +260,10 @@ def test_the_other_rows(envelope: Envelope) -> None:
         "pulls": 1,
         "delivered": 2,
         "open_requests": 3,
-        "open_pushes": [{"stream_address": "s_1", "pushed_at_ns": at_ns, "count": 1} for at_ns in pushed],
+        "open_pushes": [
+            {"stream_address": "s_1", "pushed_at_ns": at_ns, "capture_id": capture_id, "count": 1}
+            for at_ns, capture_id in pushed
+        ],
         "closed": True,
         "closed_at_ns": 99 * SECOND + ROUND_TRIP_NS + PACKET_NS,
     }
