@@ -24,6 +24,8 @@ TOLERANT_GROWTH: Final = 0.95
 #: From here on a gap need not grow: publishers have a cap.
 CAP_NS: Final = 30 * 10**9
 GAPS: Final = 3
+#: A node verifies a block before it answers: a publisher that ends its call sooner after a proof didn't wait for that.
+ANSWER_NS: Final = 2 * 10**9
 _PUBLISHER_ERRORS: Final = frozenset({"TIMEOUT", "ERROR"})
 
 
@@ -104,6 +106,8 @@ class Publishers(Known):
         return 0
 
     def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
+        if call.ended_ns is not None and call.ended_ns - where.arrived_at_ns < ANSWER_NS:
+            return
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
             return
         errors = (ns for ns, other in node.publisher_errors if other != call.call)

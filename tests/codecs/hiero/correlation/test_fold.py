@@ -108,7 +108,9 @@ def _offered_again(world: World) -> object:
 
 
 def _never_answered(world: World) -> object:
-    return world.publisher().block(121).end_stream().half_close().trailers()
+    call = world.publisher().block(121)
+    world.wait(2000)
+    return call.end_stream().half_close().trailers()
 
 
 def _left_open(world: World) -> object:
@@ -185,7 +187,9 @@ def _source_error_unsaid(world: World) -> object:
 def _others_go_unanswered(world: World) -> object:
     call = world.publisher("A").block(121).ack(121)
     world.publisher("B").block(121).ack(121).header(122).end_stream("ERROR").half_close().trailers()
-    return call.block(122).end_stream().half_close().trailers()
+    call.block(122)
+    world.wait(2000)
+    return call.end_stream().half_close().trailers()
 
 
 def _one_call_told(world: World) -> object:
@@ -221,7 +225,9 @@ def _times_out_unanswered(world: World) -> object:
     """The publisher that waits in vain ends with an error of its own."""
     call = world.publisher("A").block(121).ack(121)
     world.publisher("B").header(122).end_stream("ERROR").half_close().trailers()
-    return call.block(122).end_stream("TIMEOUT").half_close().trailers()
+    call.block(122)
+    world.wait(2000)
+    return call.end_stream("TIMEOUT").half_close().trailers()
 
 
 def _subscriber_untold(world: World) -> object:
