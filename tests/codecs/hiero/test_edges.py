@@ -183,7 +183,7 @@ def reported_by_end(net: Network, reported: int) -> None:
 def offered_again(net: Network, number: int) -> None:
     """After a duplicate answer, on another call."""
     known(net)
-    net.publisher().header(110).duplicate(120).wait(100).line.close()
+    net.publisher().header(110).duplicate(120).wait(2000).line.close()
     net.publisher().header(number).duplicate(120)
 
 

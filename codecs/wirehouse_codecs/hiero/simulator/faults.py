@@ -33,7 +33,7 @@ _SET_BYTES: Final = 1000
 _HOST: Final = 200
 #: After this what was said can't have crossed anything, and nobody is told of the node's error any more.
 PAUSE_MS: Final = 400
-#: A publisher that waited so long for an answer to a proof waited in vain.
+#: After this a publisher has read what was said on any of its connections, and waited for an answer to a proof.
 ANSWER_MS: Final = 2_000
 #: After this what never came is missing.
 PATIENCE_MS: Final = HieroOptions().patience_ms + 60_000
@@ -248,6 +248,7 @@ def _recheck(scene: Scene) -> None:
     call = scene.publisher().header(KNOWN - 10).duplicate(KNOWN)
     if DUPLICATE_CODE in scene.profile.end_codes.values():
         call.close()
+        scene.wait(ANSWER_MS)
         scene.publisher().header(KNOWN - 10).duplicate(KNOWN).close()
     else:
         call.header(KNOWN - 10).duplicate(KNOWN).leave(KNOWN)
