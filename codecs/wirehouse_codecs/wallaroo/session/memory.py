@@ -45,6 +45,8 @@ class Memory:
         self.cookie_hash = cookie_hash
         self.state = State.CONNECTED
         self.ended: End | None = None
+        #: The connector reset the connection.
+        self.left = False
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         # What the capture lacks
@@ -194,6 +196,7 @@ class Memory:
 #: What is carried as it is, places of frames, and bytes.
 _PLAIN: Final = (
     "late",
+    "left",
     "unordered",
     "doubt_ns",
     "credits",
