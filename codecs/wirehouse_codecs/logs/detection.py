@@ -51,7 +51,6 @@ class _Head(BareDialogue):
     def hole(self, hole: Hole) -> None:
         self._ended.add(hole.direction)
 
-
     @property
     def head(self) -> Head:
         return Head(*(bytes(self.bytes[side]) for side in (Direction.CLIENT, Direction.SERVER)))
@@ -65,8 +64,8 @@ class _Head(BareDialogue):
 def heads(batches: Iterable[pa.RecordBatch], port: int | None = None) -> list[Head]:
     """The heads of the connections among the first packets in `batches` (inspection.LANDED_PACKETS).
 
-    `port` is the servers' port, as in `logs.tcp_inspection.read`. Where nothing shows which side is the server, there are
-    two heads.
+    `port` is the servers' port, as in `logs.tcp_inspection.read`. Where nothing shows which side is the server, there
+    are two heads.
     """
     found = _heads(batches, port)
     unclear = () if port is not None else (one for one in found if not one.connection.has_syn)
@@ -78,8 +77,8 @@ def servers(
 ) -> tuple[Iterable[pa.RecordBatch], frozenset[int]]:
     """`batches` once more, and ports that are known as servers' if no `port` is given.
 
-    These are the protocol's `usual` ports, those to which a handshake was sent, and those of connections that the protocol
-    recognises in one direction only.
+    These are the protocol's `usual` ports, those to which a handshake was sent, and those of connections that the
+    protocol recognises in one direction only.
     """
     if port is not None:
         return batches, frozenset()

@@ -2,8 +2,8 @@
 
 Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The server is the side at the given port.
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
-at a port that is known as a server's (`detection.servers`), else the side with the lower port, or with the lower address
-if the ports are equal.
+at a port that is known as a server's (`detection.servers`), else the side with the lower port, or with the lower
+address if the ports are equal.
 
 If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python
 objects.
@@ -88,8 +88,8 @@ def read(
 ) -> Iterator[Row]:
     """The rows for the packets in `batches` (inspection.LANDED_PACKETS), sorted by arrival in each piece.
 
-    `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. Without one, `servers` are
-    ports that are known as servers': they decide where neither port nor handshake does. The rows within a
+    `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. Without one, `servers`
+    are ports that are known as servers': they decide where no handshake does. The rows within a
     connection come when it has ended. The row of the connection itself comes when no more of it can follow: at the end
     of the batch whose last packet is `TcpOptions.idle_ns` later, or at the end of the capture.
 

@@ -188,7 +188,9 @@ def test_a_syn_that_comes_later_turns_the_sides() -> None:
     later = [
         packet._replace(ts_ns=packet.ts_ns + 9 * SECOND) for packet in packets(script([greeting()], SERVER, CLIENT))
     ]
-    batches = [to_batch([Packet(one.ts_ns, ETHERNET, len(one.data), one.data) for one in part]) for part in (first, later)]
+    batches = [
+        to_batch([Packet(one.ts_ns, ETHERNET, len(one.data), one.data) for one in part]) for part in (first, later)
+    ]
     rows = list(inspect(landed(batches)))
     assert ends(rows) == [(40_000, 7_000, "middle", "idle"), (7_000, 40_000, "syn", "idle")]
     assert [row["direction"] for row in of_kind(rows, "message")][-1] == "client"

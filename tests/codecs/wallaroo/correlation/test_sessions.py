@@ -231,7 +231,12 @@ def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[
     assert summarise(refused.session.memory, b"id", "w:1").failed
     assert summarise(refused.session.memory, b"id", "w:1").cookie_empty
     client, worker = Direction.CLIENT, Direction.SERVER
-    for by, accepted, failed in ((client, True, False), (worker, True, True), (None, True, True), (client, False, True)):
+    for by, accepted, failed in (
+        (client, True, False),
+        (worker, True, True),
+        (None, True, True),
+        (client, False, True),
+    ):
         told = dialogue("v3").c(greeting("v3")).w(*[Ok(1)] * accepted).end(End.RESET, by)
         assert summarise(told.session.memory, b"id", "w:1").failed == failed
     with pytest.raises(ValueError, match="no frame"):
