@@ -25,7 +25,7 @@ from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
 from wirehouse_codecs.bamboo.wire.encoding import decode_setup
 from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
-from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs import detection, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row, violation
@@ -77,7 +77,8 @@ def inspect(
     options, unseen = options or BambooOptions(), unseen or Unseen()
     entries, replays = PacketEntries(), Replays()
     ports = options.ports or port
-    rows = tcp_inspection.read(batches, starter(options), SCHEMA, ports, unseen, partial(_tells, replays))
+    batches, servers = detection.servers(batches, ports, recognises)
+    rows = tcp_inspection.read(batches, starter(options), SCHEMA, ports, unseen, partial(_tells, replays), servers)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:

@@ -21,13 +21,13 @@ from wirehouse_codecs.hiero.log.files import of_blocks, of_entries
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import method_of
+from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, method_of
 from wirehouse_codecs.hiero.rules import PROTOCOL
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
 from wirehouse_codecs.hiero.wire.messages import shape_of
-from wirehouse_codecs.logs import files, inspection, tcp_inspection
+from wirehouse_codecs.logs import detection, files, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
@@ -43,13 +43,16 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 
 def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one with a block node; None = it isn't."""
+    if server.startswith(PREFACE):
+        return None
     begun = client.startswith(PREFACE)
     reader = GrpcReader(started_late=not begun)
     # The server's settings say how the client may write its headers.
     events = reader.receive([Data(Direction.SERVER, 0, server, _NOWHERE), Data(Direction.CLIENT, 0, client, _NOWHERE)])
     for event in events:
         if isinstance(event, grpc.Opened) and event.path is not None and method_of(event.path) is not None:
-            return f"a call of {event.path}"
+            # Only a client names a path.
+            return f"a call of {event.path}" if event.direction is Direction.CLIENT else None
         if begun or not isinstance(event, grpc.MessagePart) or not event.last or not event.first:
             continue
         service = shape_of(bytes(event.data), event.direction).service
@@ -70,7 +73,9 @@ def inspect(
     break together comes last.
     """
     options, unseen = options or HieroOptions(), unseen or Unseen()
-    rows = tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells)
+    usual = (DEFAULT_PORT, *options.publish_ports, *options.subscribe_ports)
+    batches, servers = detection.servers(batches, port, recognises, usual)
+    rows = tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells, servers)
     yield from _told(rows, options, unseen)
 
 

@@ -2,7 +2,8 @@
 
 Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The server is the side at the given port.
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
-with the lower port, or with the lower address if the ports are equal.
+at a port that is known as a server's (`detection.servers`), else the side with the lower port, or with the lower
+address if the ports are equal.
 
 If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python
 objects.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -83,17 +84,19 @@ def read(
     port: int | tuple[int, ...] | None = None,
     unseen: Unseen | None = None,
     needed: Needed = lambda table: None,
+    servers: Collection[int] = (),
 ) -> Iterator[Row]:
     """The rows for the packets in `batches` (inspection.LANDED_PACKETS), sorted by arrival in each piece.
 
-    `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. The rows within a
+    `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. Without one, `servers`
+    are ports that are known as servers': they decide where no handshake does. The rows within a
     connection come when it has ended. The row of the connection itself comes when no more of it can follow: at the end
     of the batch whose last packet is `TcpOptions.idle_ns` later, or at the end of the capture.
 
     Messages that `unseen` doesn't want are counted there, except those that are `needed` for something else.
     """
     unseen = unseen or Unseen()
-    connections = _Connections(Log(schema), start, port, unseen, needed)
+    connections = _Connections(Log(schema), start, port, unseen, needed, servers)
     for batch in batches:
         begin = 0
         while begin < batch.num_rows:
@@ -157,8 +160,17 @@ class _Pair:
 class _Connections:
     """All port pairs of a capture, ordered by their last segment."""
 
-    def __init__(self, log: Log, start: Start | Gather, port: Port, unseen: Unseen, needed: Needed) -> None:
+    def __init__(
+        self,
+        log: Log,
+        start: Start | Gather,
+        port: Port,
+        unseen: Unseen,
+        needed: Needed,
+        servers: Collection[int],
+    ) -> None:
         self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
+        self._server_ports = {port.to_bytes(2, "big") for port in servers}
         self._unseen, self._needed = unseen, needed
         #: Rows of the log that `_count` set aside.
         self._counted: list[pa.RecordBatch] = []
@@ -260,7 +272,8 @@ class _Connections:
         known = self._port is not None or bool(flags & SYN)
         if pair is None or (known and not pair.known):
             client = other(sender) if flags & ACK else sender
-            turned = self._port is None and bool(flags & SYN) and client is Direction.SERVER
+            is_server = client is Direction.SERVER if flags & SYN else self._is_at_server_port(key)
+            turned = self._port is None and is_server
             if pair is not None and pair.turned is not turned:
                 self._finish(pair)
                 pair = None
@@ -270,6 +283,11 @@ class _Connections:
             pair.known = known
         self._pairs.move_to_end(key)
         return pair, other(sender) if pair.turned else sender
+
+    def _is_at_server_port(self, key: bytes) -> bool:
+        """Only the port of the side that is assumed to be the client is known as a server's."""
+        half = len(key) // 2
+        return key[half - 2 : half] not in self._server_ports and key[-2:] in self._server_ports
 
     def _new(self, flow: bytes, turned: bool, known: bool) -> _Pair:
         start = self._start

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs import detection, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
@@ -56,7 +56,8 @@ def inspect(
     taken for those of one service; what they break together comes last.
     """
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
-    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells):
+    batches, servers = detection.servers(batches, port, recognises)
+    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells, servers):
         heard.take(row)
         if row["row_kind"] == MESSAGE:
             if unseen.sees(row["message"]["kind"]):

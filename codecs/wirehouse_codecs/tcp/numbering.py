@@ -131,7 +131,7 @@ class Numbering(SideState):
     def _renumber(self, ahead: int) -> None:
         """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
         is_near = abs(ahead) < WINDOW_BYTES
-        for name in ("_acknowledged", "_claimed", "_confirmed"):
+        for name in ("_acknowledged", "_claimed", "_confirmed", "_sent"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         peer = self.peer
         if peer._receipts[-1][1]:
@@ -280,6 +280,12 @@ class Numbering(SideState):
             self._is_acknowledged = True
         self._confirmed = max(self._confirmed, min(self._acknowledged, believed))
         self._acknowledged = max(self._acknowledged, believed)
+
+    def note_sent(self, sequence: int) -> None:
+        """A segment without bytes has `sequence`: its sender had sent all bytes before it, captured or not."""
+        at = self.position(sequence)
+        if at is not None and at <= max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
+            self._sent = max(self._sent, at)
 
     def needs(self, acknowledgment: int) -> Needs | None:
         """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""

@@ -243,6 +243,8 @@ class Flow:
             return self._receive_any(segment)
         if payload_bytes and (ahead or sequence != ours.expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
+        if 0 < (sequence - ours.expected & SEQUENCE_MASK) < WINDOW_BYTES:
+            return self._receive_any(segment)
         connection.last = place
         ours.packets += 1
         if not window:
@@ -512,6 +514,8 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if (size or not flags & SYN) and ours.select_by_own(sequence):
         events += _take_back(connection, ours, place, sequence)
     if not size and not flags & FIN:
+        if not flags & SYN:
+            ours.note_sent(sequence)
         return events
     ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
     needs, received = None, UNKNOWN

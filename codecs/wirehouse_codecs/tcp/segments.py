@@ -162,6 +162,7 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
             or (ahead and not told[10 - side])
             or captured != payload_bytes[row]
             or (captured and sequence[row] != told[1 + side])
+            or 0 < ((sequence[row] - told[1 + side]) & SEQUENCE_MASK) < WINDOW_BYTES
         ):
             break
         told[0] = arrived_at_ns[row]

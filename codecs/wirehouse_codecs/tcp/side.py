@@ -60,7 +60,7 @@ class Side(Holes):
             start, payload = self.next_byte, payload[seen:]
         if payload:
             # What fills a gap, or was acknowledged, was probably sent before, and then its sender knew less.
-            is_first = start >= max(self._reach, self._acknowledged)
+            is_first = start >= max(self._reach, self._acknowledged, self._sent)
             differ += self._hold(start, payload, place, needs, received if is_first else UNKNOWN)
         if differ:
             self.overlaps_differ += 1
@@ -182,7 +182,7 @@ class Side(Holes):
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
-        self._confirmed = max(self._confirmed, self.next_byte)
+        self._confirmed, self._sent = max(self._confirmed, self.next_byte), max(self._sent, self.next_byte)
         if self._gap_since_ns is None:
             self._gap_end = 0
         waiting = [
@@ -238,6 +238,7 @@ _NUMBERS: Final = (
     "_acknowledged",
     "_claimed",
     "_confirmed",
+    "_sent",
     "fin",
     "fin_acknowledges",
     "_stray",

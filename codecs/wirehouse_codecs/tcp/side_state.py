@@ -57,6 +57,8 @@ class SideState:
     _claimed: int = 0
     #: How far two segments acknowledged them.
     _confirmed: int = 0
+    #: How far its segments without bytes say that it had sent.
+    _sent: int = 0
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
@@ -85,8 +87,8 @@ class SideState:
     #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: From where to where bytes came late: behind others that were sent later, after they were acknowledged, or held
-    #: until then.
+    #: From where to where bytes came late: behind others that were sent later, after they were acknowledged or a
+    #: segment without bytes stood behind them, or held until then.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
@@ -134,10 +136,10 @@ class SideState:
 
     @property
     def regular(self) -> bool:
-        """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged."""
+        """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged or sent."""
         is_agreed = self.assumed or self._is_acknowledged or self.next_byte > 0
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN and is_agreed
-        is_whole = self._gap_since_ns is None and self._acknowledged <= self.next_byte
+        is_whole = self._gap_since_ns is None and max(self._acknowledged, self._sent) <= self.next_byte
         return is_numbered and is_whole and self.fin is None
 
     @property

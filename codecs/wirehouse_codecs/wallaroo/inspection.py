@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs import detection, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
@@ -74,7 +74,8 @@ def inspect(
     """
     start, unseen = starter(options or WallarooOptions(), secrets.token_bytes(32)), unseen or Unseen()
     sessions = _Sessions()
-    for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port, unseen, _begins):
+    batches, servers = detection.servers(batches, port, recognises)
+    for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port, unseen, _begins, servers):
         if row["row_kind"] == MESSAGE:
             sessions.hear(row)
             if unseen.sees(row["message"]["kind"]):

@@ -35,7 +35,7 @@ from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "9"
+VERSION = "10"
 STATE: Final = "gold.hiero_state"
 _FOUND: Final = "gold.hiero_found"
 #: The table of what the fold tells.

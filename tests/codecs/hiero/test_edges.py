@@ -183,7 +183,7 @@ def reported_by_end(net: Network, reported: int) -> None:
 def offered_again(net: Network, number: int) -> None:
     """After a duplicate answer, on another call."""
     known(net)
-    net.publisher().header(110).duplicate(120).wait(100).line.close()
+    net.publisher().header(110).duplicate(120).wait(2000).line.close()
     net.publisher().header(number).duplicate(120)
 
 
@@ -412,7 +412,20 @@ def proof_unanswered(net: Network, answered: bool) -> None:
     call = net.publisher().block(121)
     if answered:
         call.ack(121)
-    call.leave(120)
+    call.wait(2000).leave(120)
+
+
+def ended_after_proof(net: Network, after_ms: int) -> None:
+    """The publisher ends its call so long after a proof that has no answer."""
+    call = net.publisher().header(121).items(121)
+    proof_ns = net.now_ns + MS
+    call.proof(121).wait(after_ms - (net.now_ns - proof_ns) / MS - 1).leave(120)
+
+
+def other_ended_after_proof(net: Network, after_ms: int) -> None:
+    """The same, after another publisher's error."""
+    net.publisher("N2").block(120).ack(120).header(121).leave(120, "ERROR")
+    ended_after_proof(net, after_ms)
 
 
 def attempts(net: Network, *gaps_us: int) -> None:
@@ -539,7 +552,7 @@ def others_answered(net: Network, answered: bool) -> None:
     call.block(122)
     if answered:
         call.ack(122)
-    call.leave(121)
+    call.wait(2000).leave(121)
 
 
 def other_call_told(net: Network, after_ms: int) -> None:
@@ -652,6 +665,8 @@ EDGES = [
     edge("subscriber_range", succeeded_early, 122, 123),
     edge("subscriber_ended_without_status", subscription_ended, True, False),
     edge("block_not_acknowledged", proof_unanswered, True, False),
+    edge("block_not_acknowledged", ended_after_proof, 1999, 2000),
+    edge("block_not_acknowledged", ended_after_proof, 1999, 2000, "A"),
     edge("last_known", reported_behind, 120, 119),
     edge("last_known", reported_behind, 120, 119, "A"),
     edge("last_known", reported_by_end, 120, 119),
@@ -665,6 +680,7 @@ EDGES = [
     edge("source_error_only_if_last", source_error, 50, 51),
     edge("source_error_sent", subscriber_untold, 50, 51),
     edge("continue", others_answered, True, False),
+    edge("continue", other_ended_after_proof, 1999, 2000),
     edge("node_error_all", other_call_told, 300, 301),
     edge("node_error_subscribers", other_subscriber_told, 300, 301),
     edge("retry_after_node_error", publisher_returns, True, False),

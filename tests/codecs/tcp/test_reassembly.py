@@ -869,6 +869,20 @@ def test_bytes_that_were_acknowledged_before_they_came_were_sent_before(
     assert (client.is_late(9), client.peer_received(9)) == (False, 6)
 
 
+def test_bytes_before_a_segment_without_any_were_sent_before() -> None:
+    """The segment was sent behind them, by someone who didn't know the answer yet. Nobody captured them then."""
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    talk.send(S, 0, b"answer", acknowledgment=3)
+    talk.send(C, 6, acknowledgment=0)
+    talk.send(C, 3, b"def", acknowledgment=6)
+    talk.send(C, 6, b"ghi", acknowledgment=6)
+    client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
+    assert [client.is_late(end) for end in (3, 6, 9)] == [False, True, False]
+    assert [client.peer_received(end) for end in (3, 6, 9)] == [0, 0, 6]
+    assert client.missing_bytes == 0
+
+
 def test_who_is_heard_first_with_an_answer_knew_more() -> None:
     for payload, knew in ((b"", 0), (b"answer", 1)):
         talk = Dialogue()

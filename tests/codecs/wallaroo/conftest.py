@@ -109,9 +109,9 @@ class Dialogue:
         )
         return self
 
-    def end(self, how: End = End.CLOSED) -> Dialogue:
+    def end(self, how: End = End.CLOSED, by: Direction | None = None) -> Dialogue:
         self.now_ns += 1
-        self.last = list(self.session.end(how, place(self.now_ns), self.received[Direction.CLIENT]))
+        self.last = list(self.session.end(how, place(self.now_ns), self.received[Direction.CLIENT], by))
         self.findings += self.last
         return self
 

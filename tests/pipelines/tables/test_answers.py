@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_pipelines.delta import arrow_types
 from wirehouse_pipelines.lake.lake import Lake
@@ -42,7 +43,7 @@ def rows(lake: Lake, statement: str) -> list[dict[str, Any]]:
 
 
 def session(connection: bytes, started: int, ended: int | None, **columns: Any) -> dict[str, Any]:
-    names = {"program_name": "p", "instance_name": "i", "partial": False}
+    names = {"program_name": "p", "instance_name": "i", "partial": False, "dialect": "v3"}
     return names | {"connection_id": connection, "started_at_ns": started, "ended_at_ns": ended} | columns
 
 
@@ -105,6 +106,25 @@ def test_a_resume_is_compared_with_all_sessions_before(
     assert (found["last_acked_before"], found["last_sent_before"]) == (acked, sent)
     assert (found["resume_point"], found["previous_connection_id"]) == (None if verdict == "anew" else given, b"2")
     assert not found["previous_was_open"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_greatest_reference_says_that_nothing_was_seen_only_in_dialects_that_have_it(
+    lake: Lake, dialect: str
+) -> None:
+    sessions = session(b"1", 1, 5, dialect=dialect), session(b"2", 6, None, dialect=dialect)
+    write(lake, "gold.wallaroo_sessions_history", *sessions)
+    stream = {"stream_id": 4, "last_acked": 1, "last_sent": 2}
+    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
+    message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 2**64 - 1}
+    write(
+        lake,
+        "silver.wallaroo",
+        {"row_kind": "message", "stream_id": 4, "connection_id": b"2", "byte_start": 0, "message": message},
+    )
+    (found,) = rows(lake, "SELECT verdict, resume_point FROM gold.wallaroo_resumes")
+    anew = DIALECTS[dialect].nothing_seen is not None
+    assert tuple(found.values()) == (("anew", None) if anew else ("never_sent", 2**64 - 1))
 
 
 def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) -> None:

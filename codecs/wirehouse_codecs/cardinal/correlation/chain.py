@@ -12,8 +12,9 @@ complete blocks are put into order. The parents make them a tree (`block_tree`).
 canonical chain (`canonical`), and its upper end is the head. A complete block is *linked* if complete ancestors lead
 from it to the canonical chain. Other complete blocks wait for a parent.
 
-All blocks that become canonical or stop being canonical at one event form one `Update`. Whoever replays the updates
-gets exactly the blocks whose rows are canonical.
+All blocks that become canonical or stop being canonical by one move of the chain form one `Update`, with the head after
+it. An event that fills a gap may cause two moves: blocks are added below the head, and then a side chain that is linked
+now displaces it. Whoever replays the updates gets exactly the blocks whose rows are canonical.
 
 The rules for a completed block, after the reference implementation and made definite (`head`):
 

@@ -24,6 +24,8 @@ TOLERANT_GROWTH: Final = 0.95
 #: From here on a gap need not grow: publishers have a cap.
 CAP_NS: Final = 30 * 10**9
 GAPS: Final = 3
+#: A node verifies a block before it answers: a publisher that ends its call sooner after a proof didn't wait for that.
+ANSWER_NS: Final = 2 * 10**9
 _PUBLISHER_ERRORS: Final = frozenset({"TIMEOUT", "ERROR"})
 
 
@@ -34,10 +36,6 @@ class Publishers(Known):
         self._drop("retry_after_node_error", who=call.publisher)
         self._resume(call, event, Service.PUBLISH, call.publisher)
         attempts = self._attempts_of(call)
-        before = self._calls.get(attempts.last_call or "")
-        if before is not None and not before.closed and event.at_ns - before.last_ns <= self._options.in_flight_ns:
-            # The answer on the call before may not have been read.
-            attempts.refused = None
         attempts.last_call = call.call
         self._forget_refusals(call)
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
@@ -55,6 +53,13 @@ class Publishers(Known):
             shown = f"the last gaps between failed attempts are {shown} s"
             attempts.gaps.clear()
             self._find_soon("backoff", event.where, shown, call)
+
+    def _may_have_begun_before(self, call: Call, event: Event, answer: Where) -> bool:
+        """The publisher may have begun the call, or sent its header, before it read an answer on another one."""
+        same = answer.connection_id is not None and answer.connection_id == event.where.connection_id
+        # On another connection nothing says when the answer arrived.
+        within_ns = self._options.in_flight_ns if same else CLOCKS_NS
+        return event.may_lack(answer) or call.opened_ns - answer.arrived_at_ns <= within_ns
 
     def _forget_refusals(self, call: Call) -> None:
         """A publisher that turns to a node goes on from what that one has, also if it comes back to another later."""
@@ -104,6 +109,8 @@ class Publishers(Known):
         return 0
 
     def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
+        if call.ended_ns is not None and call.ended_ns - where.arrived_at_ns < ANSWER_NS:
+            return
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
             return
         errors = (ns for ns, other in node.publisher_errors if other != call.call)
@@ -145,7 +152,8 @@ class Publishers(Known):
         call.header, call.streaming = number, True
         attempts = self._attempts_of(call)
         offered_again = attempts.refused is not None and call.headers == 1 and number <= attempts.refused
-        if offered_again and attempts.refused_at is not None and not event.may_lack(attempts.refused_at):
+        answer = attempts.refused_at
+        if offered_again and answer is not None and not self._may_have_begun_before(call, event, answer):
             shown = f"block {attempts.refused} was answered as a duplicate, and {number} is offered again"
             self._find("recheck", event.where, shown, call, number)
         if call.headers == 1:
@@ -317,7 +325,8 @@ class Publishers(Known):
             self._await_proof("ack_unoffered", call, event, shown, number, number)
 
     def _judge_proof(self, call: Call, node: Node, event: Event, number: int) -> None:
-        if number in node.proven or number in node.fetched or number < node.proven.floor:
+        if not call.new or number in node.proven or number in node.fetched or number < node.proven.floor:
+            # In the older API several publishers send a block at once: one that wasn't captured may have proven it.
             return
         if node.catch_up is not None and not node.outgoing:
             return

@@ -33,6 +33,8 @@ _SET_BYTES: Final = 1000
 _HOST: Final = 200
 #: After this what was said can't have crossed anything, and nobody is told of the node's error any more.
 PAUSE_MS: Final = 400
+#: After this a publisher has read what was said on any of its connections, and waited for an answer to a proof.
+ANSWER_MS: Final = 2_000
 #: After this what never came is missing.
 PATIENCE_MS: Final = HieroOptions().patience_ms + 60_000
 #: A tag and a length that reaches beyond the end, and an item of a reserved number.
@@ -246,6 +248,7 @@ def _recheck(scene: Scene) -> None:
     call = scene.publisher().header(KNOWN - 10).duplicate(KNOWN)
     if DUPLICATE_CODE in scene.profile.end_codes.values():
         call.close()
+        scene.wait(ANSWER_MS)
         scene.publisher().header(KNOWN - 10).duplicate(KNOWN).close()
     else:
         call.header(KNOWN - 10).duplicate(KNOWN).leave(KNOWN)
@@ -318,7 +321,9 @@ def _subscriber_ended_without_status(scene: Scene) -> None:
 
 def _block_not_acknowledged(scene: Scene) -> None:
     scene.known()
-    scene.publisher().block(KNOWN + 1).leave(KNOWN)
+    call = scene.publisher().block(KNOWN + 1)
+    scene.wait(ANSWER_MS)
+    call.leave(KNOWN)
 
 
 # Nodes
@@ -402,7 +407,9 @@ def _source_error_sent(scene: Scene) -> None:
 def _continue(scene: Scene) -> None:
     call = scene.publisher("A").block(KNOWN).ack(KNOWN)
     scene.publisher("B").block(KNOWN).ack(KNOWN).header(KNOWN + 1).leave(KNOWN, "ERROR")
-    call.block(KNOWN + 1).leave(KNOWN)
+    call.block(KNOWN + 1)
+    scene.wait(ANSWER_MS)
+    call.leave(KNOWN)
 
 
 def _node_error_all(scene: Scene) -> None:

@@ -201,9 +201,11 @@ class Fold:
 
     def take(self, event: Event) -> Sequence[Told]:
         """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
-        if not self._tells_lag or not isinstance(event, Stored | Delivered | Saved | Got):
+        if not self._tells_lag or not isinstance(event, Init | Stored | Delivered | Saved | Got):
             return self._steps[type(event)](event)
         told: list[Told] = list(self._lag_of_pushes(event.where.arrived_at_ns))
+        if isinstance(event, Init):
+            return [*told, *self._steps[Init](event)]
         indexes, passed = self._indexes, self._passed.count
         client_id = self._client_of(event)
         before = None if client_id is None else self._stands(client_id)

@@ -184,7 +184,7 @@ class Conversation:
         if received is None:
             # It closed by a RST, or not at all: what it said last was sent by a host that had received so much.
             received = client.peer_received(client.next_byte)
-        for found in session.end(end, closed.place, received):
+        for found in session.end(end, closed.place, received, closed.side):
             self._find(found, closed.place)
         if session.memory.credits is not None:
             self._turn(closed.place, 0, session.memory.credits)

@@ -43,6 +43,8 @@ class Memory:
     # Where the connection stands
     state: State = State.CONNECTED
     ended: End | None = None
+    #: The connector reset the connection.
+    left: bool = False
     first_ns: int | None = None
     last_ns: int | None = None
     # The handshake

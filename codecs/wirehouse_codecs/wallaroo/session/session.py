@@ -176,17 +176,17 @@ class Session:
             memory.dry = None
         return tuple(found)
 
-    def end(self, how: End, place: Place, received: int = ALL) -> tuple[Found, ...]:
+    def end(self, how: End, place: Place, received: int = ALL, by: Direction | None = None) -> tuple[Found, ...]:
         """The connection ends at `place`; the rules about what never came. ValueError: it has ended before.
 
-        So many of the worker's bytes the connector's host had `received` when it closed its side.
+        So many of the worker's bytes the connector's host had `received` when it closed its side. `by`: who ended it.
         """
         memory = self.memory
         if memory.ended is not None:
             raise ValueError("the connection has ended")
         # Where the capture just ends, what never came may have come later, and so may the end of the connection.
         found = [] if how is End.CAPTURE_END else list(self.advance(place.arrived_at_ns))
-        memory.ended = how
+        memory.ended, memory.left = how, how is End.RESET and by is Direction.CLIENT
         memory.last_ns = place.arrived_at_ns if memory.last_ns is None else max(memory.last_ns, place.arrived_at_ns)
         if how is End.CAPTURE_END:
             found.append(Found(RULE["capture_ends_early"], None, f"in state {memory.state}"))

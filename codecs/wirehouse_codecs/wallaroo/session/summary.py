@@ -26,7 +26,7 @@ class SessionSummary:
     cookie_digest: bytes | None
     #: The worker answered by OK.
     accepted: bool
-    #: It was refused, reset, or ended by an ERROR or a violation.
+    #: It was refused, or ended by an ERROR, a violation, or a reset that isn't the connector's own.
     failed: bool
     #: Messages that the connector sent may be missing.
     lacks: bool = False
@@ -42,7 +42,9 @@ def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSumma
     if memory.first_ns is None or memory.last_ns is None:
         raise ValueError("no frame yet")
     known = not (memory.untracked or memory.unattributed)
-    broken = memory.ended_by is not None or bool(memory.errors) or memory.ended is End.RESET
+    # A connector that resets an accepted session wants to leave: its next one is no attempt that failed before.
+    lost = memory.ended is End.RESET and not memory.left
+    broken = memory.ended_by is not None or bool(memory.errors) or lost
     return SessionSummary(
         connection_id=connection_id,
         worker=worker,

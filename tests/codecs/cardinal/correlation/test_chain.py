@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.cardinal.correlation import canonical as canonical_module
@@ -189,6 +189,20 @@ def test_no_gap_is_left_for_a_parent_that_was_heard_of(story: MakeStory) -> None
     told.batch("b2")
     told.completed("b2")
     assert told.updates == ["+a1", "+b2,c3"]
+
+
+def test_a_gap_that_fills_may_let_a_heavier_side_chain_in_by_an_update_of_its_own(story: MakeStory) -> None:
+    told = story("k1 m2:k1 m3:m2 m4:m3 x3/9:m2")
+    told.send("m4")
+    told.first("m2")
+    told.send("x3 m3")
+    assert told.updates == ["+m4", "+m3"]
+    told.batch("m2")
+    told.completed("m2")
+    assert told.updates[2:] == ["+m2", "+x3 -m3,m4"]
+    heads = [outcome.head_hash for outcome in told.outcomes if isinstance(outcome, Update)]
+    assert heads == [block_hash(name) for name in ("m4", "m4", "m4", "x3")]
+    assert told.canonical == ["m2", "x3"]
 
 
 def test_after_ten_linked_blocks_no_gap_is_left(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
@@ -962,7 +976,20 @@ def events(draw: st.DrawFn) -> list[Event]:
     return told
 
 
+def ring() -> list[Event]:
+    """A gap that a ring of parents closes: one update removes the branch above it, and the next one adds it again."""
+    told: list[Event] = []
+    blocks = [("n0", 0, "n2", 5, "cardinal-1"), ("n5", 2, "n0", 0, channel_of("n0"))]
+    blocks += [("n6", 0, "n2", 4, "fresh"), ("n2", 0, "n6", 1, "cardinal-1")]
+    for record, (name, number, parent, weight, topic) in enumerate(blocks):
+        place, block = Place(0, 0, b"", record, topic, 0, record), block_hash(name)
+        told += [FirstMessage(place, block), BatchArrived(place, block, number, block_hash(parent), weight)]
+        told.append(Completed(place, block))
+    return told
+
+
 @settings(max_examples=120)
+@example(told=ring(), from_start=False, threshold=2, remembered=HISTORY_LEAST, blocks=MAX_BLOCKS)
 @given(
     events(), st.booleans(), st.integers(1, 3), st.sampled_from([2, HISTORY_LEAST]), st.sampled_from([4, MAX_BLOCKS])
 )
@@ -989,19 +1016,21 @@ def cut_anywhere(told: list[Event], from_start: bool, threshold: int, remembered
         # Told of the time first, it ends lives at the same moments.
         assert [*restored.expire(event.place.arrived_at_ns), *restored.apply(event)] == outcomes
         assert restored.snapshot() == chain.snapshot()
-        path = path_of(chain)
+        updates = [outcome for outcome in outcomes if isinstance(outcome, Update)]
         for outcome in outcomes:
             if isinstance(outcome, Canonical):
                 canonical[outcome.block_hash, outcome.valid_from_ns] = outcome
             elif isinstance(outcome, Closed):
                 living.remove(outcome.block_hash)
-            elif isinstance(outcome, Update):
-                # The Batch of the start itself may come now, and say another number.
-                is_head = isinstance(event, BatchArrived) and event.block_hash == outcome.head_hash
-                number = event.number if is_head and isinstance(event, BatchArrived) else outcome.head_number
-                assert chain.head in ((outcome.head_hash, outcome.head_number), (outcome.head_hash, number))
-                replayed = [block for block in replayed if block not in outcome.removed] + [*outcome.added]
-                assert not set(outcome.removed) & set(path) - set(outcome.added)
+        for update in updates:
+            replayed = [block for block in replayed if block not in update.removed] + [*update.added]
+        if updates:
+            last, added = updates[-1], {block for update in updates for block in update.added}
+            # The Batch of the start itself may come now, and say another number.
+            is_head = isinstance(event, BatchArrived) and event.block_hash == last.head_hash
+            number = event.number if is_head and isinstance(event, BatchArrived) else last.head_number
+            assert chain.head in ((last.head_hash, last.head_number), (last.head_hash, number))
+            assert not {block for update in updates for block in update.removed} & set(path_of(chain)) - added
         if isinstance(event, FirstMessage):
             living.add(event.block_hash)
     valid = sorted(row.block_hash for row in canonical.values() if row.valid_to_ns is None)

@@ -553,6 +553,15 @@ def test_of_a_burst_of_pushes_one_row_is_told_and_a_pull_past_deleted_messages_t
     assert told[4].stream_name == "orders"
 
 
+def test_a_row_of_pushes_has_the_name_that_the_stream_had_then() -> None:
+    talk = Talk().pull(0, 0).store(1)
+    talk.now_ns += streams.BURST_NS
+    talk.init("orders")
+    whole, cut = lags_of(talk.steps, NEXT, set()), lags_of(talk.steps, NEXT, {len(talk.steps) - 1})
+    assert [(row.cause, row.stream_name) for _, row in whole][-1] == ("push", None)
+    assert whole == cut
+
+
 def assert_cut_anywhere(words: list[Any], cuts: set[int], convention: IndexConvention, key: str = KEY) -> None:
     steps = spoken(words)
     whole, parts = told_of(steps, (), convention, key), told_of(steps, cuts, convention, key)

@@ -230,6 +230,14 @@ def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[
     refused = dialogue("v3").c(greeting("v3", cookie=b"")).w(Error(b"bad cookie")).end()
     assert summarise(refused.session.memory, b"id", "w:1").failed
     assert summarise(refused.session.memory, b"id", "w:1").cookie_empty
-    assert summarise(dialogue("v3").c(greeting("v3")).w(Ok(1)).end(End.RESET).session.memory, b"id", "w:1").failed
+    client, worker = Direction.CLIENT, Direction.SERVER
+    for by, accepted, failed in (
+        (client, True, False),
+        (worker, True, True),
+        (None, True, True),
+        (client, False, True),
+    ):
+        told = dialogue("v3").c(greeting("v3")).w(*[Ok(1)] * accepted).end(End.RESET, by)
+        assert summarise(told.session.memory, b"id", "w:1").failed == failed
     with pytest.raises(ValueError, match="no frame"):
         summarise(dialogue("v3").session.memory, b"id", "w:1")

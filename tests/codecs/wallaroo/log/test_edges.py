@@ -47,7 +47,7 @@ from tests.support.wallaroo_by_hand import (
 from wirehouse_codecs.logs.inspection import VIOLATION
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.simulate.script import Close, Conversation, Ending, Event, Send, merge, packets
-from wirehouse_codecs.tcp.endpoints import Endpoint
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.wallaroo.inspection import inspect
 from wirehouse_codecs.wallaroo.rules import RULE
 
@@ -55,10 +55,11 @@ PORT = 7100
 
 
 class End(NamedTuple):
-    """How the connection ends, closed by the client; without one the capture ends."""
+    """How the connection ends; without one the capture ends."""
 
     ending: Ending = Ending.FIN
     after_ns: int = SECOND // 100
+    by: Direction = C
 
 
 Step = Say | End
@@ -79,10 +80,10 @@ def later(said: Say, seconds: float) -> Say:
     return said._replace(after_ns=round(seconds * SECOND))
 
 
-def again(count: int, gap_s: float, last_gap_s: float) -> Talks:
+def again(count: int, gap_s: float, last_gap_s: float, by: Direction = W) -> Talks:
     """Sessions that are reset, each so long after the one before."""
     gaps = [0.0] + [gap_s] * (count - 2) + [last_gap_s]
-    return tuple((later(hello(), gap), ok(), End(Ending.RESET)) for gap in gaps)
+    return tuple((later(hello(), gap), ok(), End(Ending.RESET, by=by)) for gap in gaps)
 
 
 def sized(length: int) -> Say:
@@ -215,7 +216,7 @@ def captured(talks: Talks, late: bool) -> list[CapturedPacket]:
         for step in talk:
             now += step.after_ns
             if isinstance(step, End):
-                events.append(Close(now, C, step.ending))
+                events.append(Close(now, step.by, step.ending))
             else:
                 events.append(Send(now, step.side, step.data))
         from_ns = opened + 3 * SECOND // 100 + 1 if late else 0
