@@ -107,7 +107,7 @@ class Numbering(SideState):
         if self.has_begun and not self.may_lack_beginning:
             # It is an old one, or a copy.
             return
-        self.may_lack_beginning = sequence != self.expected
+        self.may_lack_beginning = sequence != (self.initial + 1) & SEQUENCE_MASK
         ahead = distance(self.expected, sequence)
         if not self.next_byte and self.has_begun and 0 < ahead < WINDOW_BYTES:
             # What waits came before it, and was numbered by less.

@@ -557,6 +557,16 @@ def test_bytes_that_alone_say_where_they_begin_may_not_be_the_first(captured: st
     assert (talk.connection.client.may_lack_beginning, talk.connection.server.may_lack_beginning) == (False, lacks)
 
 
+def test_an_answer_to_a_syn_that_comes_after_its_first_bytes_says_that_they_are_the_first() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 0, b"ABC")
+    talk.send(C, 0, b"abc", acknowledgment=3)
+    assert talk.connection.server.may_lack_beginning
+    talk.send(S, -1, flags=SYN | ACK)
+    assert not talk.connection.server.may_lack_beginning
+
+
 @pytest.mark.parametrize("first", [C, S])
 def test_an_acknowledgment_just_before_its_syn_opens_no_connection_of_its_own(first: Direction) -> None:
     talk = Dialogue()
