@@ -600,17 +600,102 @@ def test_a_block_below_the_head_that_comes_late_changes_what_no_later_block_chan
 # Bamboo
 
 
-def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
-    log = {"author": b"k", "log_id": 1}
-    entries = [
-        log | {"seq": seq, "entry_id": bytes([seq, branch])}
-        for seq, branch in [*((s, 0) for s in (1, 2, 4, 5, 9)), (5, 1)]
-    ]
+SKIPS = {"skip_small": "skipped_small", "skip_large": "skipped_large", "skip_missing": "skipped_missing"}
+SKIPS |= {"skip_bytes": "skipped_part"}
+
+
+def ranges(numbers: set[int]) -> list[tuple[int, int]] | None:
+    """Numbers as ranges; None if there are none."""
+    begins = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    return list(zip(begins, ends, strict=True)) or None
+
+
+def spans(found: list[dict[str, Any]] | None) -> list[tuple[int, int]] | None:
+    return found and [(int(one["first"]), int(one["last"])) for one in found]
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("seed", range(6))
+def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
+    """Entries change from window to window and fork; payloads come by files and by one or two connections."""
+    random = Random(seed)
+    entries, logs, files, pieces = [], list[dict[str, Any]](), [], []
+    proposals, sessions, expected = [], [], {}
+    for number in range(12):
+        log: dict[str, Any] = {"source": f"s{number % 2}", "author": b"k%d" % (number // 4), "log_id": number}
+        verified, whole, senders = set[int](), set[int](), set[str]()
+        known = set(random.sample(range(1, 12), random.randint(1, 9)))
+        skipped: dict[str, set[int]] = {column: set() for column in SKIPS.values()}
+        for seq in known:
+            for branch in range(random.choice([1, 1, 2])):
+                entry_hash = bytes([number, seq, branch]) * 20
+                entry = log | {"seq": seq, "entry_id": entry_hash, "entry_hash": entry_hash, "payload_size": 5}
+                # The row of an earlier window counts no more.
+                if random.random() < 0.3:
+                    entries.append(entry | {"window_start": "2026-11-13", "verdict": "valid", "seen_from": ["old"]})
+                entry["verdict"] = random.choice(["valid", "invalid", "unknown"])
+                entry["seen_from"] = random.sample(["a:1", "b:2", "c.jsonl"], random.randint(1, 3))
+                entry["payload_size"] = random.choice([0, 5, 5, 5, 5])
+                entry["payload_rule"] = random.choice([None, None, "payload_hash_wrong"])
+                entries.append(entry)
+                senders |= set(entry["seen_from"])
+                if entry["verdict"] == "valid":
+                    verified.add(seq)
+                has_file = random.random() < 0.2
+                if has_file:
+                    row = {"entry_hash": entry_hash, "payload": b"12345"}
+                    files.append({"source": f"file{number}", "row_kind": "entry", "entry": row})
+                if entry["payload_size"] == 0 or (has_file and entry["payload_rule"] is None):
+                    whole.add(seq)
+        connection, data = b"c%d" % number, random.choice([None, b"d%d" % number])
+        session = {"source": log["source"], "connection_id": connection, "data_connection_id": data}
+        sessions += [session | {"window_start": "2026-11-13"}, session]
+        proposals.append(log | {"connection_id": connection, "proposal_number": 0})
+        # Another log's proposal on the same connection.
+        proposals.append(log | {"connection_id": connection, "proposal_number": 1, "log_id": 99})
+        for seq in random.choices(range(1, 14), k=12):
+            kind, proposal = random.choice([*SKIPS, "raw", "raw", "lz"]), random.choice([0, 0, 0, 1])
+            message: dict[str, Any] = {"kind": kind, "seq": random.choice([seq, seq, seq, None])}
+            if kind not in SKIPS:
+                rule = random.choice([None, "payload_hash_wrong"])
+                payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
+                message["payload"] = random.choice([payload, payload, None])
+            row = {"source": f"net{number}", "window_start": random.choice(["2026-11-13", "2026-11-14"])}
+            row |= {"row_kind": "message", "connection_id": data or connection, "proposal_number": proposal}
+            pieces.append(row | {"message": message})
+            if message["seq"] is None or proposal:
+                continue
+            if kind in SKIPS:
+                skipped[SKIPS[kind]].add(seq)
+            elif message["payload"] and message["payload"]["checked"] and not message["payload"]["rule"]:
+                whole.add(seq)
+        logs += [log | {"window_start": "2026-11-13", "length": 1}, log | {"length": 9, "entries": 6, "valid": 2}]
+        expected[log["source"], log["author"], number] = (
+            ranges(known),
+            ranges(verified),
+            ranges(whole),
+            len(whole),
+            sorted(senders),
+            9,
+        ) + tuple(len(seqs - whole) for seqs in skipped.values())
+    # A log of which nothing but its number is known.
+    logs.append({"author": b"k", "log_id": 7, "length": 1})
+    expected["a", b"k", 7] = (None, None, None, 0, None, 1, 0, 0, 0, 0)
     write(lake, "gold.bamboo_entries_history", *entries)
-    write(lake, "gold.bamboo_logs_history", log | {"length": 9, "entries": 6, "valid": 2})
-    (row,) = rows(lake, "SELECT known, length, valid FROM gold.bamboo_coverage")
-    assert [(one["first"], one["last"]) for one in row["known"]] == [(1, 2), (4, 5), (9, 9)]
-    assert (row["length"], row["valid"]) == (9, 2)
+    write(lake, "gold.bamboo_logs_history", *logs)
+    write(lake, "gold.bamboo_proposals_history", *proposals)
+    write(lake, "gold.bamboo_sessions_history", *sessions)
+    write(lake, "silver.bamboo", *files, *pieces)
+    found = {
+        (row["source"], row["author"], int(row["log_id"])): (
+            (spans(row["known"]), spans(row["verified"]), spans(row["payloads"]), row["known_payloads"])
+            + (row["served_by"], row["length"], *(row[column] for column in SKIPS.values()))
+        )
+        for row in rows(lake, "SELECT * FROM gold.bamboo_coverage")
+    }
+    assert found == expected
+    assert all(sum(row[number] for row in found.values()) for number in range(6, 10))
 
 
 # Ockam
