@@ -40,7 +40,7 @@ from tests.support.running import land
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import command as cli
 from wirehouse_orchestration.dagster import instance, ui
-from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
+from wirehouse_orchestration.dashboards import answers, boards, drawing, metrics, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, Value, written
 from wirehouse_orchestration.dashboards.report import report
@@ -999,6 +999,7 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     assert found["wirehouse_captures", "net", "landed"] == 2
     assert found["wirehouse_capture_bytes", "net", "landed"] == len(STREAM.read_bytes()) + 1
     assert found["wirehouse_starving_sessions", "net"] == 1
+    assert found["wirehouse_stalled_chains", "net"] == 1
     assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
     assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
     assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
@@ -1008,6 +1009,41 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
     listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+def test_a_scrape_counts_rows_again_only_if_there_are_other_ones(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    run = sql.rows
+    monkeypatch.setattr(metrics.sql, "rows", lambda lake, statement: ran.append(statement) or run(lake, statement))
+
+    def scraped() -> str:
+        ran.clear()
+        return bytes(served.response().body).decode()
+
+    served = metrics.Metrics(filled)
+    counted = 'rule="cardinal.topic_wrong",severity="warning"}'
+    assert f"{counted} 11.0" in scraped()
+    assert len(ran) == 1 + sum(len(board.metrics) for board in boards.boards().values())
+    assert f"{counted} 11.0" in scraped()
+    assert ran == []
+    row = {"protocol": "cardinal", "rule": "cardinal.topic_wrong", "severity": "warning", "arrived_at_ns": TEN}
+    write_deltalake(
+        filled.table_path("gold.cardinal_found"),
+        pa.Table.from_pylist([row], schema=arrow_types.schema(all_tables()["gold.cardinal_found"])),
+        mode="append",
+    )
+    assert f"{counted} 12.0" in scraped()
+    assert ran == [metrics._FINDINGS]
+    write_deltalake(
+        filled.table_path("gold.cardinal_chain_updates"),
+        pa.Table.from_pylist(
+            [{"source": "net", "sequence": 9, "head_number": 4, "head_hash": CAPTURE, "arrived_at_ns": TEN}],
+            schema=arrow_types.schema(all_tables()["gold.cardinal_chain_updates"]),
+        ),
+        mode="append",
+    )
+    scraped()
+    assert ["gold.cardinal_stalls" in statement for statement in ran] == [True]
 
 
 def test_the_ui_serves_metrics_beside_it(

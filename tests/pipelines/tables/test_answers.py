@@ -615,70 +615,66 @@ def spans(found: list[dict[str, Any]] | None) -> list[tuple[int, int]] | None:
     return found and [(int(one["first"]), int(one["last"])) for one in found]
 
 
+def entries_of(random: Random, log: dict[str, Any], seq: int) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Rows of the entries of a number, as gold has them at last, and of the file that one came in with its payload."""
+    for branch in range(random.choice([1, 1, 2])):
+        entry_hash = bytes([int(log["log_id"]), seq, branch]) * 20
+        entry = log | {"seq": seq, "entry_id": entry_hash, "entry_hash": entry_hash}
+        entry["verdict"] = random.choice(["valid", "invalid", "unknown"])
+        entry["seen_from"] = random.sample(["a:1", "b:2", "c.jsonl"], random.randint(1, 3))
+        entry["payload_size"] = random.choice([0, 5, 5, 5, 5])
+        entry["payload_rule"] = random.choice([None, None, "payload_hash_wrong"])
+        row = {"entry_hash": entry_hash, "payload": b"12345"}
+        file = {"source": f"file{log['log_id']}", "row_kind": "entry", "entry": row}
+        yield entry, file if random.random() < 0.2 else None
+
+
+def piece_of(random: Random, connection: bytes) -> dict[str, Any]:
+    """A row of a packet about a payload, of proposal 0 or of another one, which is about another log."""
+    kind = random.choice([*SKIPS, "raw", "raw", "lz"])
+    message: dict[str, Any] = {"kind": kind, "seq": random.choice([*range(1, 14), None])}
+    if kind not in SKIPS:
+        rule = random.choice([None, "payload_hash_wrong"])
+        payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
+        message["payload"] = random.choice([payload, payload, None])
+    window = random.choice(["2026-11-13", "2026-11-14"])
+    row = {"source": "net", "window_start": window, "row_kind": "message", "connection_id": connection}
+    return row | {"proposal_number": random.choice([0, 0, 0, 1]), "message": message}
+
+
 @pytest.mark.property
 @pytest.mark.parametrize("seed", range(6))
 def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     """Entries change from window to window and fork; payloads come by files and by one or two connections."""
     random = Random(seed)
-    entries, logs, files, pieces = [], list[dict[str, Any]](), [], []
-    proposals, sessions, expected = [], [], {}
+    entries, logs, silver = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    proposals, sessions, expected = list[dict[str, Any]](), list[dict[str, Any]](), {}
+    before = {"window_start": "2026-11-13"}
     for number in range(12):
         log: dict[str, Any] = {"source": f"s{number % 2}", "author": b"k%d" % (number // 4), "log_id": number}
-        verified, whole, senders = set[int](), set[int](), set[str]()
-        known = set(random.sample(range(1, 12), random.randint(1, 9)))
-        skipped: dict[str, set[int]] = {column: set() for column in SKIPS.values()}
-        for seq in known:
-            for branch in range(random.choice([1, 1, 2])):
-                entry_hash = bytes([number, seq, branch]) * 20
-                entry = log | {"seq": seq, "entry_id": entry_hash, "entry_hash": entry_hash, "payload_size": 5}
-                # The row of an earlier window counts no more.
-                if random.random() < 0.3:
-                    entries.append(entry | {"window_start": "2026-11-13", "verdict": "valid", "seen_from": ["old"]})
-                entry["verdict"] = random.choice(["valid", "invalid", "unknown"])
-                entry["seen_from"] = random.sample(["a:1", "b:2", "c.jsonl"], random.randint(1, 3))
-                entry["payload_size"] = random.choice([0, 5, 5, 5, 5])
-                entry["payload_rule"] = random.choice([None, None, "payload_hash_wrong"])
-                entries.append(entry)
-                senders |= set(entry["seen_from"])
-                if entry["verdict"] == "valid":
-                    verified.add(seq)
-                has_file = random.random() < 0.2
-                if has_file:
-                    row = {"entry_hash": entry_hash, "payload": b"12345"}
-                    files.append({"source": f"file{number}", "row_kind": "entry", "entry": row})
-                if entry["payload_size"] == 0 or (has_file and entry["payload_rule"] is None):
-                    whole.add(seq)
+        numbers = random.sample(range(1, 12), random.randint(1, 9))
+        known = [both for seq in numbers for both in entries_of(random, log, seq)]
+        # Rows of an earlier window count no more.
+        old = [entry | before | {"verdict": "valid", "seen_from": ["old"]} for entry, _ in known[::3]]
+        entries += [*old, *(entry for entry, _ in known)]
+        silver += [file for _, file in known if file]
         connection, data = b"c%d" % number, random.choice([None, b"d%d" % number])
         session = {"source": log["source"], "connection_id": connection, "data_connection_id": data}
-        sessions += [session | {"window_start": "2026-11-13"}, session]
-        proposals.append(log | {"connection_id": connection, "proposal_number": 0})
-        # Another log's proposal on the same connection.
-        proposals.append(log | {"connection_id": connection, "proposal_number": 1, "log_id": 99})
-        for seq in random.choices(range(1, 14), k=12):
-            kind, proposal = random.choice([*SKIPS, "raw", "raw", "lz"]), random.choice([0, 0, 0, 1])
-            message: dict[str, Any] = {"kind": kind, "seq": random.choice([seq, seq, seq, None])}
-            if kind not in SKIPS:
-                rule = random.choice([None, "payload_hash_wrong"])
-                payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
-                message["payload"] = random.choice([payload, payload, None])
-            row = {"source": f"net{number}", "window_start": random.choice(["2026-11-13", "2026-11-14"])}
-            row |= {"row_kind": "message", "connection_id": data or connection, "proposal_number": proposal}
-            pieces.append(row | {"message": message})
-            if message["seq"] is None or proposal:
-                continue
-            if kind in SKIPS:
-                skipped[SKIPS[kind]].add(seq)
-            elif message["payload"] and message["payload"]["checked"] and not message["payload"]["rule"]:
-                whole.add(seq)
-        logs += [log | {"window_start": "2026-11-13", "length": 1}, log | {"length": 9, "entries": 6, "valid": 2}]
-        expected[log["source"], log["author"], number] = (
-            ranges(known),
-            ranges(verified),
-            ranges(whole),
-            len(whole),
-            sorted(senders),
-            9,
-        ) + tuple(len(seqs - whole) for seqs in skipped.values())
+        sessions += [session | before, session]
+        proposal = log | {"connection_id": connection}
+        proposals += [proposal | {"proposal_number": n, "log_id": log_id} for n, log_id in ((0, number), (1, 99))]
+        pieces = [piece_of(random, data or connection) for _ in range(12)]
+        silver += pieces
+        own = [piece["message"] for piece in pieces if not piece["proposal_number"] and piece["message"]["seq"]]
+        whole = {one["seq"] for one in own if one.get("payload") == {"packets": 1, "checked": True, "rule": None}}
+        whole |= {entry["seq"] for entry, _ in known if not entry["payload_size"]}
+        whole |= {entry["seq"] for entry, file in known if file and not entry["payload_rule"]}
+        skipped = [{one["seq"] for one in own if one["kind"] == kind} - whole for kind in SKIPS]
+        logs += [log | before | {"length": 1}, log | {"length": 9, "entries": 6, "valid": 2}]
+        verified = {entry["seq"] for entry, _ in known if entry["verdict"] == "valid"}
+        senders = {sender for entry, _ in known for sender in entry["seen_from"]}
+        of_log = (ranges(set(numbers)), ranges(verified), ranges(whole), len(whole), sorted(senders), 9)
+        expected[log["source"], log["author"], number] = (*of_log, *map(len, skipped))
     # A log of which nothing but its number is known.
     logs.append({"author": b"k", "log_id": 7, "length": 1})
     expected["a", b"k", 7] = (None, None, None, 0, None, 1, 0, 0, 0, 0)
@@ -686,7 +682,7 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     write(lake, "gold.bamboo_logs_history", *logs)
     write(lake, "gold.bamboo_proposals_history", *proposals)
     write(lake, "gold.bamboo_sessions_history", *sessions)
-    write(lake, "silver.bamboo", *files, *pieces)
+    write(lake, "silver.bamboo", *silver)
     found = {
         (row["source"], row["author"], int(row["log_id"])): (
             (spans(row["known"]), spans(row["verified"]), spans(row["payloads"]), row["known_payloads"])
