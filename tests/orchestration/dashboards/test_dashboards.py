@@ -839,6 +839,24 @@ def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, brow
 
 
 @pytest.mark.servers
+def test_in_a_browser_the_keyboard_reaches_marks_and_their_rows(filled: Lake, browser: Browser) -> None:
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/overview") as page:
+        reached = "[document.activeElement.getAttribute('aria-label'), document.activeElement.__data__?.datum.rule]"
+        page.locator("#rules a").first.focus()
+        page.keyboard.press("Tab")
+        assert page.evaluate(reached) == ["Arrow keys go from mark to mark, Enter shows the rows of one", None]
+        found = []
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "ArrowDown"):
+            page.keyboard.press(key)
+            found.append(page.evaluate(reached)[1].removeprefix("cardinal."))
+        one, other = "extra_message", "topic_wrong"
+        assert found == [one, other, one, other, one, other, one]
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/chart/overview/rules?*rule=cardinal.extra_message*")
+
+
+@pytest.mark.servers
 def test_in_a_browser_a_part_of_a_time_axis_becomes_the_range(filled: Lake, browser: Browser) -> None:
     with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/cardinal") as page:
         before = page.locator("#chain .plot").evaluate(VALUES)
@@ -885,6 +903,12 @@ def test_in_a_browser_a_board_asks_again_by_itself(
         write(filled, "gold.ockam_found", more | {"rule": "ockam.new", "protocol": "ockam"})
         page.locator("#incidents td", has_text="ockam.new").wait_for(timeout=20_000)
         assert page.locator("#rules svg.marks").count() == 1
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url.partition("?")[0]))
+        page.wait_for_timeout(5_500)
+        cards = [asked.count(url) for url in set(asked)]
+        assert cards
+        assert max(cards) <= 5, "each card is asked for once a second"
         page.goto(f"{served.url}board/overview")
         page.wait_for_selector("html[data-ready]")
         page.evaluate("document.querySelector('#lake .body').textContent = 'old'")
