@@ -43,7 +43,7 @@ from wirehouse_pipelines.tables import NAMED, beneath
 
 _NS_PER_S = 1e9
 _ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
-#: Tables and what tells their versions apart; None for one that wasn't written yet.
+#: Tables with their id and version; None for one that was not written yet.
 _Versions = dict[str, tuple[str, int] | None]
 _FINDINGS = "SELECT protocol, rule, severity, COUNT(*) AS findings FROM gold.violations GROUP BY 1, 2, 3"
 

@@ -343,7 +343,7 @@ def version(lake: Lake, name: str) -> tuple[str, int] | None:
     """The id and the version of a Delta table; None if it wasn't written yet. Raises TableDamagedError."""
     try:
         known = delta_tables.opened(lake.table_path(name))
-        return known and (known.metadata().id, known.version())
+        return None if known is None else (str(known.metadata().id), known.version())
     except _OF_THE_ENGINE as error:
         raise TableDamagedError(name=name, reason=_one_line(error)) from None
 

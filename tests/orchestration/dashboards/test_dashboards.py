@@ -1038,7 +1038,12 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
 def test_a_scrape_counts_rows_again_only_if_there_are_other_ones(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     run = sql.rows
-    monkeypatch.setattr(metrics.sql, "rows", lambda lake, statement: ran.append(statement) or run(lake, statement))
+
+    def noted(lake: Lake, statement: str) -> pa.Table:
+        ran.append(statement)
+        return run(lake, statement)
+
+    monkeypatch.setattr(sql, "rows", noted)
 
     def scraped() -> str:
         ran.clear()

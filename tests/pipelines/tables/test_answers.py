@@ -612,7 +612,7 @@ def ranges(numbers: set[int]) -> list[tuple[int, int]] | None:
 
 
 def spans(found: list[dict[str, Any]] | None) -> list[tuple[int, int]] | None:
-    return found and [(int(one["first"]), int(one["last"])) for one in found]
+    return None if found is None else [(int(one["first"]), int(one["last"])) for one in found]
 
 
 def entries_of(random: Random, log: dict[str, Any], seq: int) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
@@ -648,7 +648,8 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     """Entries change from window to window and fork; payloads come by files and by one or two connections."""
     random = Random(seed)
     entries, logs, silver = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-    proposals, sessions, expected = list[dict[str, Any]](), list[dict[str, Any]](), {}
+    proposals, sessions = list[dict[str, Any]](), list[dict[str, Any]]()
+    expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     before = {"window_start": "2026-11-13"}
     for number in range(12):
         log: dict[str, Any] = {"source": f"s{number % 2}", "author": b"k%d" % (number // 4), "log_id": number}
@@ -683,10 +684,10 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     write(lake, "gold.bamboo_proposals_history", *proposals)
     write(lake, "gold.bamboo_sessions_history", *sessions)
     write(lake, "silver.bamboo", *silver)
-    found = {
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {
         (row["source"], row["author"], int(row["log_id"])): (
-            (spans(row["known"]), spans(row["verified"]), spans(row["payloads"]), row["known_payloads"])
-            + (row["served_by"], row["length"], *(row[column] for column in SKIPS.values()))
+            *(spans(row[name]) for name in ("known", "verified", "payloads")),
+            *(row[name] for name in ("known_payloads", "served_by", "length", *SKIPS.values())),
         )
         for row in rows(lake, "SELECT * FROM gold.bamboo_coverage")
     }
