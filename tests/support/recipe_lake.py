@@ -31,6 +31,7 @@ _HASH: Final = b"\1" * 32
 _OTHER: Final = b"\2" * 32
 _NOON: Final = 1_700_000_000_000_000_000
 _MS: Final = 1_000_000
+_ENTRY: Final = {"author": _HASH, "log_id": Decimal(0), "seq": Decimal(7)}
 _WALLAROO: Final = {"source": "net", "window_start": _DAY, "connection_id": _ID, "record_number": 0}
 
 #: Rows by table; columns left out are null.
@@ -216,6 +217,16 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
             "missing_entries": Decimal(2),
             "invalid": 1,
             "forked_at": Decimal(7),
+            "entries": 3,
+        }
+    ],
+    "gold.bamboo_sessions_history": [{"connection_id": _ID}],
+    "silver.bamboo": [
+        {
+            "row_kind": "message",
+            "connection_id": _ID,
+            "proposal_number": 1,
+            "message": {"kind": "skip_missing", "seq": Decimal(7)},
         }
     ],
     "gold.bamboo_forks_history": [
@@ -233,13 +244,16 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
         }
     ],
     "gold.bamboo_entries_history": [
-        {"entry_id": _HASH, "log_id": Decimal(0), "seq": Decimal(7), "verdict": "valid", "payload_size": Decimal(5)},
-        {"entry_id": _OTHER, "log_id": Decimal(0), "seq": Decimal(7), "verdict": "invalid", "reason": "fork"},
+        {**_ENTRY, "entry_id": _HASH, "verdict": "valid", "payload_size": Decimal(5), "seen_from": ["b", "a"]},
+        {**_ENTRY, "entry_id": _OTHER, "verdict": "invalid", "reason": "fork"},
+        {**_ENTRY, "entry_id": _ID, "verdict": "valid", "seq": Decimal(6), "payload_size": Decimal(0)},
     ],
     "gold.bamboo_proposals_history": [
         {
             "connection_id": _ID,
             "proposal_number": 1,
+            "author": _HASH,
+            "log_id": Decimal(0),
             "outcome": "cancelled",
             "credit_spent": 1,
             "inflated_bytes": Decimal(90),
@@ -256,6 +270,9 @@ ANSWERS: Final[Mapping[str, list[list[Any]]]] = {
     "recipes 4": [["net", "tss", 1, 50, 8, 8]],
     "recipes 5": [["net", "cancelled", 1, 1, 90, 30]],
     "recipes 6": [["net", "aa", "bb", 8, _HASH.hex()]],
+    "recipes 7": [
+        ["net", _HASH.hex(), 0, 2, 0, 0, 1, 0, [{"first": 6, "last": 6}], ["a", "b"]],
+    ],
     "add-a-source 1": [["net", 2, 7, 109, None, 6]],
     "add-a-source 2": [["net", "b", "rejected", None, "no capture"]],
     "add-a-source 3": [["net", "port_not_claimed", 1]],

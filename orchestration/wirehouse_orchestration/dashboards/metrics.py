@@ -1,4 +1,7 @@
-"""`/metrics` of `wirehouse dashboard` and `wirehouse ui`: the state of a lake for Prometheus, read at each scrape.
+"""`/metrics` of `wirehouse dashboard` and `wirehouse ui`: the state of a lake for Prometheus.
+
+A scrape reads the manifests, the ledger and the last run. Numbers that SQL counts over tables are kept from scrape to
+scrape until one of these tables has a new version.
 
 `wirehouse dashboard` serves it beside its boards. Dagster's server has no place for it, so `wirehouse ui` serves it on
 a port of its own. Neither needs a JVM.
@@ -13,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from dagster import DagsterRunStatus, RunsFilter
@@ -35,22 +39,45 @@ from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.landing.manifests import Manifest, manifests
 from wirehouse_pipelines.query import sql
+from wirehouse_pipelines.tables import NAMED, beneath
 
 _NS_PER_S = 1e9
 _ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+#: Tables with their id and version; None for one that was not written yet.
+_Versions = dict[str, tuple[str, int] | None]
 _FINDINGS = "SELECT protocol, rule, severity, COUNT(*) AS findings FROM gold.violations GROUP BY 1, 2, 3"
 
 
-def text(lake: Lake) -> bytes:
-    """All metrics of `lake` in Prometheus's text format. Raises WirehouseError if the lake can't be read."""
-    registry = CollectorRegistry()
-    registry.register(_OfLake(lake))
-    return generate_latest(registry)
+class Metrics:
+    """The metrics of a lake, for one server."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_OfLake(lake))
+
+    def response(self) -> Response:
+        """The answer to a scrape. Raises WirehouseError if the lake can't be read."""
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def response(lake: Lake) -> Response:
-    """The answer to a scrape. Raises WirehouseError if the lake can't be read."""
-    return Response(text(lake), media_type=CONTENT_TYPE_LATEST)
+class _Counted:
+    """Rows of statements, which are run again only if a table beneath them has a new version."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._known: dict[str, tuple[_Versions, list[dict[str, Any]]]] = {}
+
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        # Versions are read first, so what is committed meanwhile is counted at the next scrape, too.
+        versions = self._versions(statement)
+        known = self._known.get(statement)
+        if known is None or known[0] != versions:
+            known = self._known[statement] = (versions, sql.rows(self._lake, statement).to_pylist())
+        return known[1]
+
+    def _versions(self, statement: str) -> _Versions:
+        names = set().union(*map(beneath, NAMED.findall(statement)))
+        return {name: sql.version(self._lake, name) for name in names}
 
 
 def application(lake: Lake) -> Starlette:
@@ -61,7 +88,8 @@ def application(lake: Lake) -> Starlette:
 
     # Another site's name that leads to this machine is not let in.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[ports.HOST, "localhost"])
-    routes = [Route("/metrics", lambda _: response(lake))]
+    metrics = Metrics(lake)
+    routes = [Route("/metrics", lambda _: metrics.response())]
     return Starlette(routes=routes, middleware=[hosts], exception_handlers={WirehouseError: refused})
 
 
@@ -84,14 +112,15 @@ def serving(lake: Lake, port: int | None, say: Callable[[str], None]) -> Iterato
 class _OfLake(Collector):
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self._counted = _Counted(lake)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         landed = manifests(self._lake)
         yield from _landed(landed)
         yield _newest(self._lake, landed)
         yield _gauge("stale_windows", "Windows that the next run computes.", "job", _stale(self._lake))
-        yield _findings(self._lake)
-        yield from _of_boards(self._lake)
+        yield _findings(self._counted)
+        yield from _of_boards(self._counted)
         yield from _last_run(self._lake)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -150,19 +179,19 @@ def _stale(lake: Lake) -> dict[str, float]:
     return {name: len(found.get(name, ())) for name in runner.all_jobs()}
 
 
-def _findings(lake: Lake) -> GaugeMetricFamily:
+def _findings(counted: _Counted) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "wirehouse_findings", "Rules that captures broke, in all windows.", labels=["protocol", "rule", "severity"]
     )
-    for row in sql.rows(lake, _FINDINGS).to_pylist():
+    for row in counted.rows(_FINDINGS):
         family.add_metric([row["protocol"], row["rule"], row["severity"]], row["findings"])
     return family
 
 
-def _of_boards(lake: Lake) -> Iterator[GaugeMetricFamily]:
+def _of_boards(counted: _Counted) -> Iterator[GaugeMetricFamily]:
     """The metrics that boards define."""
     for metric in (metric for board in boards().values() for metric in board.metrics):
-        values = {row["source"]: row["value"] for row in sql.rows(lake, metric.sql).to_pylist()}
+        values = {row["source"]: row["value"] for row in counted.rows(metric.sql)}
         yield _gauge(metric.name, metric.help, "source", values)
 
 

@@ -73,6 +73,7 @@ class _Shown:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self._metrics = metrics.Metrics(lake)
 
     def board(self, request: Request) -> Response:
         board, span = _board(request), self._span(request)
@@ -101,7 +102,7 @@ class _Shown:
         return self._page("trace.html", request, Span(), row=row, text=out.getvalue(), error=error)
 
     def metrics(self, _: Request) -> Response:
-        return metrics.response(self._lake)
+        return self._metrics.response()
 
     def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
         answer = answers.answer(self._lake, chart, span)

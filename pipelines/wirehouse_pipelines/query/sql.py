@@ -339,6 +339,15 @@ def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTa
     return known or delta_tables.created(f"{scratch}/{table.name}", Schema.from_arrow(arrow_types.schema(table)))
 
 
+def version(lake: Lake, name: str) -> tuple[str, int] | None:
+    """The id and the version of a Delta table; None if it wasn't written yet. Raises TableDamagedError."""
+    try:
+        known = delta_tables.opened(lake.table_path(name))
+        return None if known is None else (str(known.metadata().id), known.version())
+    except _OF_THE_ENGINE as error:
+        raise TableDamagedError(name=name, reason=_one_line(error)) from None
+
+
 @contextmanager
 def _in_words() -> Iterator[None]:
     """Turn errors of the engine into UnknownTableError or QueryError: one line that states what to do."""

@@ -40,7 +40,7 @@ from tests.support.running import land
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import command as cli
 from wirehouse_orchestration.dagster import instance, ui
-from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
+from wirehouse_orchestration.dashboards import answers, boards, drawing, metrics, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, Value, written
 from wirehouse_orchestration.dashboards.report import report
@@ -839,6 +839,24 @@ def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, brow
 
 
 @pytest.mark.servers
+def test_in_a_browser_the_keyboard_reaches_marks_and_their_rows(filled: Lake, browser: Browser) -> None:
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/overview") as page:
+        reached = "[document.activeElement.getAttribute('aria-label'), document.activeElement.__data__?.datum.rule]"
+        page.locator("#rules a").first.focus()
+        page.keyboard.press("Tab")
+        assert page.evaluate(reached) == ["Arrow keys go from mark to mark, Enter shows the rows of one", None]
+        found = []
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "ArrowDown"):
+            page.keyboard.press(key)
+            found.append(page.evaluate(reached)[1].removeprefix("cardinal."))
+        one, other = "extra_message", "topic_wrong"
+        assert found == [one, other, one, other, one, other, one]
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/chart/overview/rules?*rule=cardinal.extra_message*")
+
+
+@pytest.mark.servers
 def test_in_a_browser_a_part_of_a_time_axis_becomes_the_range(filled: Lake, browser: Browser) -> None:
     with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/cardinal") as page:
         before = page.locator("#chain .plot").evaluate(VALUES)
@@ -885,6 +903,12 @@ def test_in_a_browser_a_board_asks_again_by_itself(
         write(filled, "gold.ockam_found", more | {"rule": "ockam.new", "protocol": "ockam"})
         page.locator("#incidents td", has_text="ockam.new").wait_for(timeout=20_000)
         assert page.locator("#rules svg.marks").count() == 1
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url.partition("?")[0]))
+        page.wait_for_timeout(5_500)
+        cards = [asked.count(url) for url in set(asked)]
+        assert cards
+        assert max(cards) <= 5, "each card is asked for once a second"
         page.goto(f"{served.url}board/overview")
         page.wait_for_selector("html[data-ready]")
         page.evaluate("document.querySelector('#lake .body').textContent = 'old'")
@@ -999,6 +1023,7 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     assert found["wirehouse_captures", "net", "landed"] == 2
     assert found["wirehouse_capture_bytes", "net", "landed"] == len(STREAM.read_bytes()) + 1
     assert found["wirehouse_starving_sessions", "net"] == 1
+    assert found["wirehouse_stalled_chains", "net"] == 1
     assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
     assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
     assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
@@ -1008,6 +1033,46 @@ def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) ->
     needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
     listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+def test_a_scrape_counts_rows_again_only_if_there_are_other_ones(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    run = sql.rows
+
+    def noted(lake: Lake, statement: str) -> pa.Table:
+        ran.append(statement)
+        return run(lake, statement)
+
+    monkeypatch.setattr(sql, "rows", noted)
+
+    def scraped() -> str:
+        ran.clear()
+        return bytes(served.response().body).decode()
+
+    served = metrics.Metrics(filled)
+    counted = 'rule="cardinal.topic_wrong",severity="warning"}'
+    assert f"{counted} 11.0" in scraped()
+    assert len(ran) == 1 + sum(len(board.metrics) for board in boards.boards().values())
+    assert f"{counted} 11.0" in scraped()
+    assert ran == []
+    row = {"protocol": "cardinal", "rule": "cardinal.topic_wrong", "severity": "warning", "arrived_at_ns": TEN}
+    write_deltalake(
+        filled.table_path("gold.cardinal_found"),
+        pa.Table.from_pylist([row], schema=arrow_types.schema(all_tables()["gold.cardinal_found"])),
+        mode="append",
+    )
+    assert f"{counted} 12.0" in scraped()
+    assert ran == [metrics._FINDINGS]
+    write_deltalake(
+        filled.table_path("gold.cardinal_chain_updates"),
+        pa.Table.from_pylist(
+            [{"source": "net", "sequence": 9, "head_number": 4, "head_hash": CAPTURE, "arrived_at_ns": TEN}],
+            schema=arrow_types.schema(all_tables()["gold.cardinal_chain_updates"]),
+        ),
+        mode="append",
+    )
+    scraped()
+    assert ["gold.cardinal_stalls" in statement for statement in ran] == [True]
 
 
 def test_the_ui_serves_metrics_beside_it(

@@ -43,6 +43,33 @@ def test_the_alert_rules_are_ones(programs: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+#: Series in steps of a minute, and the alert that they raise after 20 minutes.
+RAISED = {
+    'wirehouse_stalled_chains{source="net"}': "WirehouseChainStalled",
+    'wirehouse_starving_sessions{source="net"}': "WirehouseStarvation",
+}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("series", RAISED)
+def test_what_goes_on_for_a_while_raises_an_alert(programs: Path, tmp_path: Path, series: str) -> None:
+    name = RAISED[series]
+
+    def listed(minutes: str, names: list[str]) -> dict[str, Any]:
+        query = f"count by (alertname, source) (ALERTS{{alertname='{name}', alertstate='firing'}})"
+        found = [{"labels": f'{{alertname="{one}", source="net"}}', "value": 1} for one in names]
+        return {"expr": query, "eval_time": minutes, "exp_samples": found}
+
+    told = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": "1x20 0x10"}],
+        "promql_expr_test": [listed("10m", []), listed("20m", [name]), listed("25m", [])],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": [told]}))
+    checked = subprocess.run([programs / "promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True)
+    assert checked.returncode == 0, checked.stderr + checked.stdout
+
+
 def asked(url: str, query: str) -> Iterator[dict[str, Any]]:
     """The series that a query gives."""
     with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}") as answer:

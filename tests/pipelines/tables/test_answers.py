@@ -620,17 +620,99 @@ def test_a_block_below_the_head_that_comes_late_changes_what_no_later_block_chan
 # Bamboo
 
 
-def test_coverage_joins_what_is_known_to_ranges(lake: Lake) -> None:
-    log = {"author": b"k", "log_id": 1}
-    entries = [
-        log | {"seq": seq, "entry_id": bytes([seq, branch])}
-        for seq, branch in [*((s, 0) for s in (1, 2, 4, 5, 9)), (5, 1)]
-    ]
+SKIPS = {"skip_small": "skipped_small", "skip_large": "skipped_large", "skip_missing": "skipped_missing"}
+SKIPS |= {"skip_bytes": "skipped_part"}
+
+
+def ranges(numbers: set[int]) -> list[tuple[int, int]] | None:
+    """Numbers as ranges; None if there are none."""
+    begins = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    return list(zip(begins, ends, strict=True)) or None
+
+
+def spans(found: list[dict[str, Any]] | None) -> list[tuple[int, int]] | None:
+    return None if found is None else [(int(one["first"]), int(one["last"])) for one in found]
+
+
+def entries_of(random: Random, log: dict[str, Any], seq: int) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Rows of the entries of a number, as gold has them at last, and of the file that one came in with its payload."""
+    for branch in range(random.choice([1, 1, 2])):
+        entry_hash = bytes([int(log["log_id"]), seq, branch]) * 20
+        entry = log | {"seq": seq, "entry_id": entry_hash, "entry_hash": entry_hash}
+        entry["verdict"] = random.choice(["valid", "invalid", "unknown"])
+        entry["seen_from"] = random.sample(["a:1", "b:2", "c.jsonl"], random.randint(1, 3))
+        entry["payload_size"] = random.choice([0, 5, 5, 5, 5])
+        entry["payload_rule"] = random.choice([None, None, "payload_hash_wrong"])
+        row = {"entry_hash": entry_hash, "payload": b"12345"}
+        file = {"source": f"file{log['log_id']}", "row_kind": "entry", "entry": row}
+        yield entry, file if random.random() < 0.2 else None
+
+
+def piece_of(random: Random, connection: bytes) -> dict[str, Any]:
+    """A row of a packet about a payload, of proposal 0 or of another one, which is about another log."""
+    kind = random.choice([*SKIPS, "raw", "raw", "lz"])
+    message: dict[str, Any] = {"kind": kind, "seq": random.choice([*range(1, 14), None])}
+    if kind not in SKIPS:
+        rule = random.choice([None, "payload_hash_wrong"])
+        payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
+        message["payload"] = random.choice([payload, payload, None])
+    window = random.choice(["2026-11-13", "2026-11-14"])
+    row = {"source": "net", "window_start": window, "row_kind": "message", "connection_id": connection}
+    return row | {"proposal_number": random.choice([0, 0, 0, 1]), "message": message}
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("seed", range(6))
+def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
+    """Entries change from window to window and fork; payloads come by files and by one or two connections."""
+    random = Random(seed)
+    entries, logs, silver = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    proposals, sessions = list[dict[str, Any]](), list[dict[str, Any]]()
+    expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    before = {"window_start": "2026-11-13"}
+    for number in range(12):
+        log: dict[str, Any] = {"source": f"s{number % 2}", "author": b"k%d" % (number // 4), "log_id": number}
+        numbers = random.sample(range(1, 12), random.randint(1, 9))
+        known = [both for seq in numbers for both in entries_of(random, log, seq)]
+        # Rows of an earlier window count no more.
+        old = [entry | before | {"verdict": "valid", "seen_from": ["old"]} for entry, _ in known[::3]]
+        entries += [*old, *(entry for entry, _ in known)]
+        silver += [file for _, file in known if file]
+        connection, data = b"c%d" % number, random.choice([None, b"d%d" % number])
+        session = {"source": log["source"], "connection_id": connection, "data_connection_id": data}
+        sessions += [session | before, session]
+        proposal = log | {"connection_id": connection}
+        proposals += [proposal | {"proposal_number": n, "log_id": log_id} for n, log_id in ((0, number), (1, 99))]
+        pieces = [piece_of(random, data or connection) for _ in range(12)]
+        silver += pieces
+        own = [piece["message"] for piece in pieces if not piece["proposal_number"] and piece["message"]["seq"]]
+        whole = {one["seq"] for one in own if one.get("payload") == {"packets": 1, "checked": True, "rule": None}}
+        whole |= {entry["seq"] for entry, _ in known if not entry["payload_size"]}
+        whole |= {entry["seq"] for entry, file in known if file and not entry["payload_rule"]}
+        skipped = [{one["seq"] for one in own if one["kind"] == kind} - whole for kind in SKIPS]
+        logs += [log | before | {"length": 1}, log | {"length": 9, "entries": 6, "valid": 2}]
+        verified = {entry["seq"] for entry, _ in known if entry["verdict"] == "valid"}
+        senders = {sender for entry, _ in known for sender in entry["seen_from"]}
+        of_log = (ranges(set(numbers)), ranges(verified), ranges(whole), len(whole), sorted(senders), 9)
+        expected[log["source"], log["author"], number] = (*of_log, *map(len, skipped))
+    # A log of which nothing but its number is known.
+    logs.append({"author": b"k", "log_id": 7, "length": 1})
+    expected["a", b"k", 7] = (None, None, None, 0, None, 1, 0, 0, 0, 0)
     write(lake, "gold.bamboo_entries_history", *entries)
-    write(lake, "gold.bamboo_logs_history", log | {"length": 9, "entries": 6, "valid": 2})
-    (row,) = rows(lake, "SELECT known, length, valid FROM gold.bamboo_coverage")
-    assert [(one["first"], one["last"]) for one in row["known"]] == [(1, 2), (4, 5), (9, 9)]
-    assert (row["length"], row["valid"]) == (9, 2)
+    write(lake, "gold.bamboo_logs_history", *logs)
+    write(lake, "gold.bamboo_proposals_history", *proposals)
+    write(lake, "gold.bamboo_sessions_history", *sessions)
+    write(lake, "silver.bamboo", *silver)
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {
+        (row["source"], row["author"], int(row["log_id"])): (
+            *(spans(row[name]) for name in ("known", "verified", "payloads")),
+            *(row[name] for name in ("known_payloads", "served_by", "length", *SKIPS.values())),
+        )
+        for row in rows(lake, "SELECT * FROM gold.bamboo_coverage")
+    }
+    assert found == expected
+    assert all(sum(row[number] for row in found.values()) for number in range(6, 10))
 
 
 # Ockam

@@ -34,7 +34,28 @@ async function draw(plot) {
   if (fields.length) plot.view.addEventListener("click", (event, item) => {
     if (item?.datum && !moved(event)) follow(plot, fields, item.datum);
   });
+  if (fields.length) {
+    plot.tabIndex = 0;
+    plot.setAttribute("role", "group");
+    plot.ariaLabel = "Arrow keys go from mark to mark, Enter shows the rows of one";
+    plot.onkeydown = (event) => walk(plot, fields, event);
+  }
   plot.dataset.state = "drawn";
+}
+
+// By keyboard: from mark to mark of a drawing, and to the rows of one.
+function walk(plot, fields, event) {
+  const datum = (mark) => mark.__data__?.datum ?? {};
+  const marks = [...plot.querySelectorAll(".role-mark:not(.mark-line) path")]
+    .filter((mark) => fields.some((name) => name in datum(mark)));
+  const at = marks.indexOf(document.activeElement);
+  if (event.key === "Enter" && at >= 0) follow(plot, fields, datum(marks[at]));
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  if (!step || !marks.length) return;
+  event.preventDefault();
+  const next = marks.at((at < 0 && step > 0 ? 0 : Math.max(at, 0) + step) % marks.length);
+  next.tabIndex = -1;
+  next.focus();
 }
 
 // Labels and legends as a narrow screen has room for.
@@ -118,13 +139,7 @@ async function again() {
   await new Promise((go) => setTimeout(go, refresh * 1000));
   if (!document.hidden) {
     if (!document.querySelector("[data-card]")) return location.reload();
-    await document.querySelectorAll("form.span").forEach((form) => {
-  form.elements.refresh.addEventListener("change", () => form.requestSubmit());
-  // What isn't chosen isn't in the URL.
-  form.addEventListener("submit", () => { for (const field of form.elements) field.disabled = !field.value && field.name; });
-});
-document.querySelectorAll(".card.wide .body").forEach(begin);
-all().then(() => refresh && again());
+    await all();
   }
   again();
 }
