@@ -21,7 +21,7 @@ from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_pipelines.bamboo import payloads, verification, verification_rows
 from wirehouse_pipelines.bamboo.verification_rows import few
 from wirehouse_pipelines.delta import spark_tables
-from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.jobs import services
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.tables import all_tables
@@ -58,7 +58,11 @@ class _Run:
         self.verified = verified
 
     def of_kind(self, kind: str) -> DataFrame:
-        return heard_once(self.work, verification_rows.SILVER, kind)
+        return services.heard_once(self.work, verification_rows.SILVER, self._duplicates, kind)
+
+    @cached_property
+    def _duplicates(self) -> services.Duplicates:
+        return services.duplicates(self.work, verification_rows.SILVER)
 
     @cached_property
     def _any_bad(self) -> bool:

@@ -1,20 +1,20 @@
 """Gold of the Hiero block node: blocks, publishers, subscribers, decisions, catch-ups, and what calls break together.
 
-All calls of a service, its gRPC logs and its block files are one fold, in the order of arrival.
+One stage: all calls of a service, its gRPC logs and its block files are one fold, in the order of arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
-from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, event_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, Where, event_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.rows import (
     BlockRow,
@@ -28,153 +28,167 @@ from wirehouse_codecs.hiero.correlation.rows import (
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, MISSED
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.logs.rows import MESSAGE
-from wirehouse_pipelines.delta import arrow_types
-from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
+from wirehouse_pipelines.delta.spark_tables import Files
+from wirehouse_pipelines.jobs import key_folds, services, steps
 from wirehouse_pipelines.jobs.job import Work
-from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
+from wirehouse_pipelines.jobs.key_folds import TABLE, KeyFold
 from wirehouse_pipelines.lake.lake import Source
+from wirehouse_pipelines.stages import Input, Stage
+from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
 VERSION = "10"
+LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
-_FOUND: Final = "gold.hiero_found"
-#: The table of what the fold tells.
-_TABLE_OF: Final[Mapping[type[Any], str]] = {
+#: The tables of the fold's rows.
+_TABLE_OF: Final[Mapping[type[Told], str]] = {
     BlockRow: "gold.hiero_blocks_history",
     SessionRow: "gold.hiero_publisher_sessions_history",
     SubscriptionRow: "gold.hiero_subscriptions_history",
     DecisionRow: "gold.hiero_decisions_history",
     CatchUpRow: "gold.hiero_catch_ups_history",
-    Found: _FOUND,
+    Found: "gold.hiero_found",
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), STATE)
 #: A service of which nothing was heard for so long begins anew; at least its patience.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
-#: A service is one key.
-_KEY: Final = ""
 
-
-def _schema() -> pa.Schema:
-    """Columns of what the fold tells: which table's row it is, the how manieth, and the columns of all tables."""
-    columns = {"told": pa.string(), "number": pa.int64(), "state": pa.string()}
-    for name in _TABLE_OF.values():
-        columns |= {field.name: field.type for field in arrow_types.schema(all_tables()[name])}
-    for name in ("source", "window_start", "protocol", "decoder_version"):
-        columns.pop(name, None)
-    return pa.schema(list(columns.items()))
-
-
-def _horizon(source: Source) -> int:
-    return max(HORIZON_NS, HieroOptions.from_mapping(source.options).patience_ns)
-
-
-class _Run:
-    """What the tables of one run are made from."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.log = heard_once(work, "silver.hiero")
-
-    @cached_property
-    def told(self) -> DataFrame:
-        """What the fold of each service tells of each window."""
-        lake = self.work.lake
-        options = {
-            span.source: HieroOptions.from_mapping(lake.sources_of(span.source)[0].options) for span in self.work.spans
-        }
-        ends = {name: lake.windows.end_ns(name) for span in self.work.spans for name in span.windows}
-        schema = _schema()
-        start = partial(_Service, options, ends, schema)
-        return by_key(self.work, STATE, self._events, _ORDER, start, schema, horizon_ns=_horizon)
-
-    @property
-    def _events(self) -> DataFrame:
-        """Rows of the log that are events, with what orders them besides arrival: see events.order_of."""
-        event = F.col("call_event.event")
-        byte = F.coalesce("byte_end", F.when(event == MISSED, F.lit(-1)).otherwise(F.lit(LAST_BYTE)))
-        told = F.when(F.col("row_kind") == CALL, event).otherwise(F.col("row_kind"))
-        rank = F.lit(MESSAGE_RANK)
-        for name, number in RANKS.items():
-            rank = F.when(told == name, number).otherwise(rank)
-        spoken = (F.col("row_kind") == MESSAGE) & F.col("message.ignored").isNull() & F.col("message.last")
-        return self.log.where(spoken | F.col("row_kind").isin(CALL, BLOCK)).select(
-            "source",
-            "window_start",
-            F.lit(_KEY).alias("key"),
-            *EVENT_COLUMNS,
-            byte.alias("order_byte"),
-            rank.alias("order_rank"),
-        )
-
-
+_READ: Final = {**dict.fromkeys(("source", "window_start"), ()), **EVENT_COLUMNS}
+#: Rows between reading and the fold. A service is one key, which is empty.
+_EVENTS: Final = pa.schema(
+    [
+        *table_reader.chosen(arrow_types.schema(all_tables()[LOG]), _READ),
+        ("key", pa.string()),
+        ("order_byte", pa.int64()),
+        ("order_rank", pa.int64()),
+    ]
+)
 #: As events.order_of.
 _ORDER: Final = (
     *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "connection_id"),
     *("order_byte", "order_rank", "call"),
 )
 
+#: Columns that every row gets, whatever its table.
+_GIVEN: Final = ("source", "window_start", "protocol", "decoder_version")
+#: By kind the columns that the fold's rows have.
+_SCHEMAS: Final = {
+    kind: pa.schema([field for field in arrow_types.schema(all_tables()[name]) if field.name not in _GIVEN])
+    for kind, name in _TABLE_OF.items()
+}
+#: The columns of all tables.
+_MADE: Final = pa.schema(
+    {TABLE: pa.string(), "state": pa.string(), "protocol": pa.string()}
+    | {field.name: field.type for schema in _SCHEMAS.values() for field in schema}
+)
+
+
+def _values(kind: type[Told], columns: Sequence[str]) -> Callable[[Any], Any]:
+    """What returns the values of these columns of a row of the fold."""
+    paths = {name: f"where.{name}" for name in Where._fields}
+    if kind is Found:
+        paths |= {"rule": "rule.id", "severity": "severity.value"}
+    return attrgetter(*(paths.get(name, name) for name in columns))
+
+
+#: A rule is reported once, and so is a decision in a window: when it is made, or at the window's end if it isn't.
+_ONCE: Final = (Found, DecisionRow)
+_VALUES: Final = {kind: _values(kind, schema.names) for kind, schema in _SCHEMAS.items()}
+#: Of the rows of the others with equal values here the window's last one counts.
+_ENTITY: Final = {
+    kind: _values(kind, [column for column in all_tables()[name].key if column != "source"])
+    for kind, name in _TABLE_OF.items()
+    if kind not in _ONCE
+}
+
+
+def _horizon(source: Source) -> int:
+    return max(HORIZON_NS, HieroOptions.from_mapping(source.options).patience_ns)
+
+
+def _service(work: Work) -> Stage:
+    """The stage that folds the events of each service."""
+    prepare = partial(_events, members=services.members(work, LOG))
+    inputs = [
+        Input(LOG, spark_tables.files(work.lake, LOG, work.members(), kind), _READ, prepare)
+        for kind in (MESSAGE, CALL, BLOCK)
+    ]
+    options = {
+        span.source: HieroOptions.from_mapping(work.lake.sources_of(span.source)[0].options) for span in work.spans
+    }
+    ends_ns = {name: work.lake.windows.end_ns(name) for span in work.spans for name in span.windows}
+    start = partial(_Service, options, ends_ns)
+    made = key_folds.stage(work, STATE, inputs, _EVENTS, _ORDER, start, OUTPUTS, horizon_ns=_horizon)
+    return replace(made, beside=[(STATE, work.clock_batch(_horizon))])
+
+
+def _events(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
+    """Prepare rows of the log: those that are events, with what orders them besides arrival, as events.order_of."""
+    rows = members.once(rows)
+    ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
+    spoken = pc.and_(ignored.is_null(), pc.fill_null(last, False))
+    rows = rows.filter(pc.or_(pc.not_equal(rows.column("row_kind"), MESSAGE), spoken))
+    kind = rows.column("row_kind")
+    event = pc.if_else(pc.equal(kind, CALL), pc.struct_field(rows.column("call_event"), "event"), kind)
+    nowhere = pc.if_else(pc.equal(event, MISSED), -1, LAST_BYTE)
+    at = pc.index_in(event, pa.array(RANKS))
+    rank = pc.fill_null(pa.array(RANKS.values(), pa.int64()).take(at), MESSAGE_RANK)
+    rows = rows.append_column("order_byte", pc.coalesce(rows.column("byte_end"), nowhere))
+    return rows.append_column("order_rank", rank).append_column("key", pa.repeat("", rows.num_rows))
+
 
 class _Service(KeyFold):
-    """A service as across.Fold keeps it."""
+    """A service: its calls and blocks."""
 
     def __init__(
         self,
         options: Mapping[str, HieroOptions],
-        ends: Mapping[str, int],
-        schema: pa.Schema,
-        key: Mapping[str, Any],
+        ends_ns: Mapping[str, int],
+        whose: Mapping[str, Any],
         state: str | None,
     ) -> None:
-        self._fold = Fold(options[key["source"]], state)
-        self._ends, self._schema = ends, schema
+        self._fold = Fold(options[whose["source"]], state)
+        self._ends_ns = ends_ns
         self._end_ns = 0
-        #: How many rows were told.
-        self._told = 0
+        #: The newest rows of entities in the window.
+        self._newest: dict[tuple[Any, ...], Told] = {}
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        self._end_ns = self._ends[rows.column("window_start")[0].as_py()]
+        self._end_ns = self._ends_ns[rows.column("window_start")[0].as_py()]
         events = filter(None, map(event_of, rows.select(EVENT_COLUMNS).to_pylist()))
-        told = [self._row(one) for event in events for one in self._fold.take(event)]
-        return pa.RecordBatch.from_pylist(told, schema=self._schema) if told else None
+        told = self._final(one for event in events for one in self._fold.take(event))
+        return _rows(told) if told else None
 
     def end_window(self) -> pa.RecordBatch:
-        rows = [self._row(one) for one in self._fold.end_window(self._end_ns)]
-        return pa.RecordBatch.from_pylist([*rows, {"told": STATE, "state": self._fold.snapshot()}], schema=self._schema)
+        told = [*self._final(self._fold.end_window(self._end_ns)), *self._newest.values()]
+        self._newest = {}
+        state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
+        return pa.concat_batches([_rows(told), state])
 
-    def _row(self, told: Told) -> dict[str, Any]:
-        """A row of `_schema`."""
-        self._told += 1
-        row: dict[str, Any] = {name: getattr(told, name) for name in _FIELDS[type(told)]}
-        row |= told.where._asdict() | {"told": _TABLE_OF[type(told)], "number": self._told}
-        if isinstance(told, Found):
-            row |= {"rule": told.rule.id, "severity": told.severity.value}
-        elif isinstance(told, BlockRow) and told.items is None:
-            row["item_counts"] = None
-        elif isinstance(told, CatchUpRow):
-            row["gaps_ns"] = row.pop("gaps")
-            row["attempts"] = [dict(zip(_ATTEMPT, one, strict=True)) for one in told.attempts]
-            row["asked"] = [dict(zip(_ASKED, one, strict=True)) for one in told.asked]
-        return row
+    def _final(self, told: Iterable[Told]) -> list[Told]:
+        """Those that stay as they are. Of the others the window's last one counts."""
+        final = []
+        for one in told:
+            if type(one) in _ONCE:
+                final.append(one)
+            else:
+                self._newest[type(one), _ENTITY[type(one)](one)] = one
+        return final
 
 
-_FIELDS: Final = {kind: tuple(each.name for each in fields(kind) if each.name != "where") for kind in _TABLE_OF}
-_ATTEMPT: Final = ("at_ns", "publisher", "offered", "reported")
-_ASKED: Final = ("at_ns", "node", "start_block_number", "end_block_number")
+def _rows(told: Sequence[Told]) -> pa.RecordBatch:
+    """Rows of the fold, with the columns of all tables."""
+    made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
+    for kind, schema in _SCHEMAS.items():
+        if of_kind := [_VALUES[kind](one) for one in told if type(one) is kind]:
+            columns = map(pa.array, zip(*of_kind, strict=True), schema.types)
+            rows = pa.RecordBatch.from_arrays(list(columns), schema=schema)
+            rows = rows.append_column(TABLE, pa.repeat(_TABLE_OF[kind], rows.num_rows))
+            made.append(with_all(rows.append_column("protocol", pa.repeat("hiero", rows.num_rows)), _MADE))
+    return pa.concat_batches(made)
 
 
-def _rows(run: _Run, name: str) -> DataFrame:
-    """The rows of a table; of an entity what its window told last."""
-    rows = run.told.where(F.col("told") == name)
-    if name == _FOUND:
-        return rows.withColumn("protocol", F.lit("hiero"))
-    if name == STATE:
-        return rows.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
-    of_entity = Window.partitionBy("window_start", *all_tables()[name].key).orderBy(F.desc("number"))
-    return rows.withColumn("rank", F.row_number().over(of_entity)).where("rank = 1")
-
-
-def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """The job of gold.hiero: its tables, each as it is written."""
-    run = _Run(work)
-    for name in OUTPUTS:
-        yield name, _rows(run, name).withColumn("decoder_version", F.lit(VERSION))
+def tables(work: Work) -> Iterator[tuple[str, Files]]:
+    """The job of gold.hiero: its tables, each with its files."""
+    yield from steps.files(steps.run(work, [_service(work)], VERSION), OUTPUTS)

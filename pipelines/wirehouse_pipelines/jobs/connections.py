@@ -18,8 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from wirehouse_codecs.captures.rules import RULE
 from wirehouse_codecs.core.errors import WirehouseError
@@ -114,39 +112,6 @@ def _check_columns(table: str, schema: pa.Schema) -> None:
 def _also(lake: Lake, source: Source) -> str:
     """What rows also depend on: the lake's key (for sealed state and hashes of secrets) and the reassembly options."""
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
-
-
-def heard_once(work: Work, table: str, row_kind: str | None = None) -> DataFrame:
-    """The rows of log `table` for services, maybe only of one `row_kind`.
-
-    If several sources of a service captured a connection, only the rows of one of them are returned.
-    """
-    log, again = work.read_members(table, row_kind), _heard_again(work, table)
-    return log if again is None else log.join(again, ["window_start", "connection_id"], "left_anti")
-
-
-def _heard_again(work: Work, table: str) -> DataFrame | None:
-    """Duplicates: connections that another source captured too, as window_start and connection_id.
-
-    Two connections are the same if they have the same endpoints at overlapping times and come from two sources. The
-    duplicate is the one that began later, or else that of the later source by name. None if all services have one
-    source.
-    """
-    if all(len(work.lake.sources_of(span.source)) == 1 for span in work.spans):
-        return None
-    connections = work.read_members(table, stream_log.CONNECTION)
-    seen = connections.select("source", "window_start", "seen_by", "connection_id", "connection.*")
-    ends = ("client_address", "client_port", "server_address", "server_port")
-    first, second = seen.alias("first"), seen.alias("second")
-    same = [F.col(f"first.{name}") == F.col(f"second.{name}") for name in ("source", "window_start", *ends)]
-    by = ("started_at_ns", "seen_by")
-    before = F.struct(*(f"first.{name}" for name in by)) < F.struct(*(f"second.{name}" for name in by))
-    apart = F.col("first.seen_by") != F.col("second.seen_by")
-    overlap = F.col("first.last_at_ns") >= F.col("second.started_at_ns")
-    again = first.join(second, [*same, apart, before, overlap]).select(
-        F.col("second.window_start").alias("window_start"), F.col("second.connection_id").alias("connection_id")
-    )
-    return again.distinct()
 
 
 def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> Stage:

@@ -21,7 +21,7 @@ from wirehouse_codecs.ockam.correlation.streams import Fold
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
 from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
-from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.jobs import services
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
@@ -96,7 +96,7 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.log = heard_once(work, "silver.ockam")
+        self.log = services.heard_once(work, "silver.ockam", services.duplicates(work, "silver.ockam"))
 
     def heard(self, condition: str) -> DataFrame:
         """Rows of messages that took part in what was said."""

@@ -122,7 +122,8 @@ def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage) -> Iter
 
 
 def _write(lake: Lake, stage: Stage, made: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
-    storage, written = open_storage(lake.root), Written()
+    storage = open_storage(lake.root)
+    written: Written = {name: [] for name in (*stage.tables, *stage.returned)}
     with ExitStack() as opened:
         files = {
             name: opened.enter_context(TableFiles(storage, lake.table_folder(name), all_tables()[name]))
@@ -130,10 +131,9 @@ def _write(lake: Lake, stage: Stage, made: Iterable[tuple[str, pa.RecordBatch]])
         }
         for name, rows in made:
             _check(name, rows, stage)
-            into = written.setdefault(name, [])
-            into.extend(rows.to_pylist() if name in stage.returned else files[name].add(rows))
+            written[name].extend(rows.to_pylist() if name in stage.returned else files[name].add(rows))
         for name in stage.tables:
-            written.setdefault(name, []).extend(files[name].finish())
+            written[name].extend(files[name].finish())
     return written
 
 

@@ -58,7 +58,7 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
             expected[source, *map(str, json.loads(key))].append(repr(event))
 
     log = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA)).withColumn("seen_by", F.lit(""))
-    work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, spans=(), before={})
+    work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, services={}, members=list, before={})
     said = gold._Run(work)._said.withColumn("open_pushes", F.lit(None)).orderBy("source", "key", *gold._ORDER)
     found: Said = defaultdict(list)
     for batch in said.toArrow().to_batches():

@@ -12,12 +12,26 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CALL, CLOSED, MIS
 from wirehouse_codecs.logs.rows import MESSAGE
 
 Row = Mapping[str, Any]
-#: Of the log's columns those that an event is made of; of `message`, `call_event` and `block` all but raw bytes.
-EVENT_COLUMNS: Final = (
-    *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
-    *("capture_arrived_at_ns", "row_kind", "call", "service", "node", "client", "publisher", "block_number"),
-    *("message", "call_event", "block"),
-)
+#: Columns of the log that an event is made of; of a struct only these fields.
+EVENT_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
+            *("capture_arrived_at_ns", "row_kind", "call", "service", "node", "client", "publisher", "block_number"),
+        ),
+        (),
+    ),
+    "message": (
+        *("kind", "profile", "last", "ignored", "late", "peer_received", "header", "proof", "item_bytes", "meaning"),
+        *("earliest_block_number", "latest_block_number", "start_block_number", "end_block_number"),
+        *("last_available_block", "block_already_exists"),
+    ),
+    "call_event": ("event", "profile", "correlation_id", "partial", "how", "status", "reset_by", "late"),
+    "block": (
+        *("proven", "item_counts", "items", "item_bytes", "proof_kind", "previous_hash"),
+        *("roots", "roots_complete", "root_layout", "block_root", "root_reason"),
+    ),
+}
 LAST_BYTE: Final = 1 << 62
 #: What stands at the same byte: a call begins, then come messages, the block that they end, and the call's end.
 RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}

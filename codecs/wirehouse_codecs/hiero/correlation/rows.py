@@ -127,7 +127,7 @@ class CatchUpRow:
     last_available: int | None
     fetched: int
     #: Nanoseconds between the attempts of one publisher.
-    gaps: tuple[int, ...]
+    gaps_ns: tuple[int, ...]
     #: `closing`, `stalled`, `done`.
     state: str
     ended_at_ns: int | None
@@ -143,7 +143,8 @@ class BlockRow:
     first_at_ns: int
     proof_at_ns: int | None
     acknowledged_at_ns: int | None
-    item_counts: tuple[tuple[str, int], ...]
+    #: None = it was not seen whole.
+    item_counts: tuple[tuple[str, int], ...] | None
     items: int | None
     item_bytes: int | None
     proof_kind: str | None

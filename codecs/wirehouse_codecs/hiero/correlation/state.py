@@ -320,7 +320,7 @@ def catch_up_row(node: Node, catch_up: CatchUp) -> CatchUpRow:
         asked=tuple((at, whom, start, end) for at, whom, start, end in catch_up.asked),
         last_available=catch_up.available,
         fetched=catch_up.fetched,
-        gaps=tuple(catch_up.gaps),
+        gaps_ns=tuple(catch_up.gaps),
         state=state,
         ended_at_ns=catch_up.ended_ns,
     )
@@ -336,7 +336,7 @@ def block_row(number: int, block: Block) -> BlockRow:
         first_at_ns=block.first_ns,
         proof_at_ns=block.proof_ns,
         acknowledged_at_ns=block.acked_ns,
-        item_counts=tuple((name, count) for name, count in block.counts),
+        item_counts=None if block.items is None else tuple((name, count) for name, count in block.counts),
         items=block.items,
         item_bytes=block.item_bytes,
         proof_kind=block.proof_kind,

@@ -99,7 +99,7 @@ def test_all_that_may_happen_does() -> None:
     assert NO_BLOCK in {int(row["block_number"]) for row in judged.messages("node_behind")}
     assert {row.actual for row in judged.of(DecisionRow)} >= {"accepted", "duplicate", "behind", "skip", "ended"}
     catch_ups = judged.of(CatchUpRow)
-    assert any(len(row.attempts) == 3 and row.fetched and len(row.gaps) == 3 for row in catch_ups)
+    assert any(len(row.attempts) == 3 and row.fetched and len(row.gaps_ns) == 3 for row in catch_ups)
     assert all(row.state == "done" for row in {row.where: row for row in catch_ups}.values())
     assert any(row.next_node not in (None, row.node) for row in judged.of(SubscriptionRow))
     assert len(HAPPENINGS) == 8
