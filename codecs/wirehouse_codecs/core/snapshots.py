@@ -4,17 +4,20 @@
     text = CODEC.write(state)
     state = CODEC.read(text)
 
-A dataclass is declared once, and both directions follow from its annotations. No protocol writes them by hand. Fields
-may be `int`, `float`, `str`, `bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further
-dataclasses and named tuples, `X | None`, `list[X]`, `set[X]`, `dict[K, V]`, `Counter[K]`, `tuple[A, B, C]` and
-`tuple[X, ...]`. They may also be objects of a class that hides its attributes: its property `state` is a value of one
-of these types, and its class method `from_state` makes an equal object of it. Fields with `init=False` are not written:
-they follow from others, or whoever reads the state sets them.
+A dataclass is declared once, and both directions follow from its annotations. Fields may be `int`, `float`, `str`,
+`bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further dataclasses and named tuples, `X |
+None`, `list[X]`, `set[X]`, `dict[K, V]`, `Counter[K]`, `tuple[A, B, C]` and `tuple[X, ...]`. They may also be objects
+of a class that hides its attributes: its property `state` is a value of one of these types, and its class method
+`from_state` makes an equal object of it. Fields with `init=False` are not written: they follow from others, or whoever
+reads the state sets them.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
 are hex, and buffers (`bytearray`), which may be large, base64. A dictionary is a list of keys and a list of values. A
 set is sorted. Equal states give equal text, except that dictionaries keep their order.
+
+A class that has more than it carries (options, callables, what follows from the rest) inherits from the dataclass of
+what it carries. Its instances are written as that dataclass, and are made of one that was read by `carried_fields`.
 
 What is read is checked: the version, a digest of the layout (so that a changed dataclass with an old version number is
 noticed), the number of fields, and the type of each value. `StateVersionError` means another version wrote the text.
@@ -32,13 +35,17 @@ from enum import Enum
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 
 State = TypeVar("State")
 Convert = Callable[[Any], Any]
+
+
+#: What is raised where text is read that no version has written: by this codec, and by what is still read by hand.
+NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)
 
 
 class _Mismatch(ValueError):
@@ -82,14 +89,20 @@ class SnapshotCodec(Generic[State]):
             raise StateDamagedError(what=self._what, reason="the JSON is no object")
         found = content.get("version"), content.get("layout")
         if found != (self._version, self._layout):
-            is_same = found[0] == self._version
-            name = f"{found[0]} with another layout" if is_same else found[0]
-            raise StateVersionError(what=self._what, found=name, expected=self._version)
+            if found[0] != self._version:
+                raise StateVersionError(what=self._what, found=found[0], expected=self._version)
+            name = f"{found[0]} with the layout {found[1]}"
+            raise StateVersionError(what=self._what, found=name, expected=f"the layout {self._layout} of it")
         try:
             state: State = self._decode(_checked(content.get("state"), *self._types))
-        except (ValueError, TypeError) as error:
+        except NO_STATE as error:
             raise StateDamagedError(what=self._what, reason=str(error)) from error
         return state
+
+
+def carried_fields(kind: type[Any], state: Any) -> dict[str, Any]:
+    """The fields of `kind`, a dataclass, that are carried, with their values in `state`."""
+    return {field.name: getattr(state, field.name) for field in fields(kind) if field.init}
 
 
 def _checked(value: Any, *types: type) -> Any:

@@ -20,10 +20,11 @@ import pyarrow as pa
 from wirehouse_codecs.captures.rules import RULE
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import NO_STATE
 from wirehouse_codecs.logs.rows import QUARANTINE, STATE, Log, Seal, Window
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 1
 ID_BYTES: Final = 16
 #: Columns of bronze.files, plus the id of the file and its carried state.
 FILE_COLUMNS: Final = (
@@ -141,18 +142,19 @@ class _File:
         self._bytes = 0
         self._carried = state is not None
         log.source, log.window_start, log.connection_id = source, how.windows[0].name, None
-        snapshot = None
-        if state is not None:
+        self._reading: Reading | None
+        if state is None:
+            self._reading = how.start(log, key, None)
+        else:
             try:
                 told = json.loads(state if how.seal is None else how.seal.open(state, key))
-                if told["version"] != STATE_VERSION:
-                    raise StateVersionError(what="file log", found=told["version"], expected=STATE_VERSION)
+                if told["version"] != SNAPSHOT_VERSION:
+                    raise StateVersionError(what="file log", found=told["version"], expected=SNAPSHOT_VERSION)
                 self._last, self._bytes = Place.from_json(told["last"]), told["bytes"]
-                snapshot = told["reading"]
-            except (ValueError, LookupError, TypeError) as error:
+                self._reading = how.start(log, key, told["reading"])
+            except NO_STATE as error:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the file {key.hex()}", reason=shown) from error
-        self._reading: Reading | None = how.start(log, key, snapshot)
         self._touched = False
 
     def is_of(self, source: str, key: bytes) -> bool:
@@ -208,7 +210,7 @@ class _File:
     def _state(self, snapshot: str | None) -> str | None:
         if snapshot is None or self._last is None:
             return None
-        told: dict[str, Any] = {"version": STATE_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
+        told: dict[str, Any] = {"version": SNAPSHOT_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
         told["reading"] = snapshot
         text = json.dumps(told, separators=(",", ":"))
         return text if self._how.seal is None else self._how.seal.close(text, self._key)

@@ -32,6 +32,7 @@ from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.compiled.arrow import repeated
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.core.snapshots import NO_STATE
 from wirehouse_codecs.tcp.community_id import community_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -52,7 +53,7 @@ from wirehouse_codecs.tcp.segments import FEW_SEGMENTS, Pieces, Plain, SegmentRo
 
 #: The kinds of rows in every log.
 MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"
-STATE_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 1
 #: A log is full when it has this many rows ...
 BATCH_ROWS: Final = 20_000
 #: ... or this many bytes in `raw`.
@@ -347,10 +348,6 @@ class Window:
     end_ns: int
 
 
-#: The exceptions that reading damaged state may raise.
-NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)
-
-
 class FlowLog:
     """The connections of one port pair through consecutive windows.
 
@@ -390,8 +387,8 @@ class FlowLog:
 
     def _restore(self, source: str, state: str) -> None:
         told = json.loads(state if self._seal is None else self._seal.open(state, self.key))
-        if told["version"] != STATE_VERSION:
-            raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
+        if told["version"] != SNAPSHOT_VERSION:
+            raise StateVersionError(what="stream log", found=told["version"], expected=SNAPSHOT_VERSION)
         server, client = self._ends
         self._flow = Flow(source, client, server, self._options, snapshot=told["flow"])
         name, reason = told["dialect"]
@@ -519,7 +516,7 @@ class FlowLog:
         if not flow:
             return None
         dialogue = None if self._dialogue is None else self._dialogue.snapshot()
-        told = {"version": STATE_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
+        told = {"version": SNAPSHOT_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
         text = json.dumps(told, separators=(",", ":"))
         return text if self._seal is None else self._seal.close(text, self.key)
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from wirehouse_codecs.core.errors import StateDamagedError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.logs.rows import NO_STATE, STATE, FlowLog, Gather, Log, Seal, Start, Window
+from wirehouse_codecs.core.snapshots import NO_STATE
+from wirehouse_codecs.logs.rows import STATE, FlowLog, Gather, Log, Seal, Start, Window
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.segments import SegmentRows
 

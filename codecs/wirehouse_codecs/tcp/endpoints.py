@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ class Endpoint(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
+
+
+#: As `Connection.peer_received`: how many bytes of the other side the sender of these bytes had received.
+PeerReceived = Callable[[Direction, int], int]
 
 
 def other(direction: Direction) -> Direction:

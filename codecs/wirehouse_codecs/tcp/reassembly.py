@@ -101,6 +101,15 @@ The order of the two directions
   both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
   `Unordered` says that nobody knows.
 
+What a sender knew
+------------------
+
+- `peer_received` is how many bytes of the other side a host had received when it sent its bytes up to a position. The
+  acknowledgment of the segment says so. It is an upper bound, except where `is_late`.
+- Bytes are late if nobody knows when they were sent first: they fill a gap, they were acknowledged before they were
+  captured, or a segment without bytes stood behind them (its sequence number says that its side had sent everything
+  before it). They have the number of the bytes before them, because a retransmission says more than the first sending.
+
 Copies
 ------
 
@@ -198,7 +207,7 @@ __all__ = [
     "Unordered",
 ]
 
-FLOW_VERSION: Final = 19
+SNAPSHOT_VERSION: Final = 19
 
 
 class Flow:
@@ -359,12 +368,12 @@ class Flow:
         """The state as JSON, empty if there is no connection; source, endpoints and options are given again."""
         if self.connection is None:
             return ""
-        return json.dumps({"version": FLOW_VERSION, "connection": self.connection.to_json()}, separators=(",", ":"))
+        return json.dumps({"version": SNAPSHOT_VERSION, "connection": self.connection.to_json()}, separators=(",", ":"))
 
     def _restore(self, snapshot: str) -> None:
         state = json.loads(snapshot)
-        if state.get("version") != FLOW_VERSION:
-            raise StateVersionError(what="TCP flow", found=state.get("version"), expected=FLOW_VERSION)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="TCP flow", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.connection = Connection.from_json(self._options, state["connection"])
 
 

@@ -250,8 +250,9 @@ class _Judged(KeyFold):
         return pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_COMPARED)
 
 
+SNAPSHOT_VERSION: Final = 1
 #: Where a stream stood, and how many of its messages were sent again.
-_STREAM_CODEC: Final = SnapshotCodec(tuple[Followed, int], what="stream of an instance", version=1)
+_STREAM_CODEC: Final = SnapshotCodec(tuple[Followed, int], what="stream of an instance", version=SNAPSHOT_VERSION)
 
 
 class _Stream:

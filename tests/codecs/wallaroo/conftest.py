@@ -73,7 +73,7 @@ class Dialogue:
         start = self._at[direction]
         self._at[direction] += size
         received = Received(direction, place(self.now_ns, self._records), start, start + size, decoded)
-        restored = self._session(memory=carry(self.session.memory))
+        restored = self._session(state=carry(self.session.memory))
         outcome = self.session.receive(received)
         assert restored.receive(received) == outcome
         assert as_text(restored.memory) == as_text(self.session.memory)

@@ -279,7 +279,7 @@ class Conversation:
         carried = None if snapshot is None else CODEC.read(snapshot)
         self._reader = Reader(options, started_late=late, state=None if carried is None else carried.reader)
         memory = None if carried is None else carried.memory
-        self._account = Account(log, options, Session(options, started_late=late, memory=memory))
+        self._account = Account(log, options, Session(options, started_late=late, state=memory))
         self._begun = carried is not None and carried.begun
         self._account.session.state.peer_received = peer_received(connection, options)
         self._plain = Plain(self._reader, self._account.session, options)

@@ -223,7 +223,7 @@ class Pairs:
     def _restore(self, state: CarriedPairs) -> None:
         self._numbers = state.numbers
         for carried in state.pairs:
-            account = Account(self._log, self.options, Session(self.options, memory=carried.memory))
+            account = Account(self._log, self.options, Session(self.options, state=carried.memory))
             pair = self._pairs[carried.number] = Pair(carried.number, carried.late, carried.port, account)
             for channel, member in carried.members.items():
                 pair.join(channel, member)

@@ -80,7 +80,7 @@ from wirehouse_codecs.bamboo.wire.reader import CUT, CUT_WRITE, UNKNOWN_STREAM, 
 class Session:
     """Both peers of a connection. `receive` takes their packets in order; call `end` once.
 
-    `known` are entries that are known from elsewhere. `memory` is that of an earlier session, to continue from.
+    `known` are entries that are known from elsewhere. `state` is the memory of an earlier session, to continue from.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Session:
         *,
         started_late: bool = False,
         known: Known | None = None,
-        memory: Memory | None = None,
+        state: Memory | None = None,
     ) -> None:
-        if memory is None:
+        if state is None:
             self.state = SessionState.begin(options, started_late=started_late, known=known)
         else:
-            self.state = SessionState(options, memory)
+            self.state = SessionState(options, state)
 
     def receive(self, read: Read) -> Effects:
         """Take the next packet. ValueError: a violation has ended the session."""

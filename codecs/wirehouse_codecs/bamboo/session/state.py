@@ -6,7 +6,7 @@ The functions of `control.py`, `data.py`, `life.py`, `turns.py` and `pieces.py` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
+from wirehouse_codecs.core.snapshots import carried_fields
 
 Array = np.ndarray[Any, Any]
 #: How many proposals a session follows. Packets about further ones aren't judged.
@@ -94,7 +95,7 @@ class SessionState(Memory):
     """The state of a connection between two peers. `memory` is that of an earlier window, to continue from."""
 
     def __init__(self, options: BambooOptions, memory: Memory) -> None:
-        super().__init__(**{one.name: getattr(memory, one.name) for one in fields(Memory)})
+        super().__init__(**carried_fields(Memory, memory))
         self.options = options
         #: Each channel has its own connection, so the order between the channels is unknown.
         self.apart = options.transport != BYMUX

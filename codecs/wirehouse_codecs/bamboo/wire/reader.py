@@ -83,7 +83,7 @@ class Rest(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Carried:
+class _ChannelState:
     """What one side writes to a channel."""
 
     reader: ChannelReader
@@ -99,7 +99,7 @@ class _Carried:
 class _Side:
     """One direction of a connection."""
 
-    channels: dict[Channel, _Carried]
+    channels: dict[Channel, _ChannelState]
     received_bytes: int = 0
     #: The begin of a set-up.
     head: bytes = b""
@@ -153,9 +153,9 @@ class Reader:
             self._bymux = Bymux(options.start(), state=state.bymux)
             self.streams, self._sides = state.streams, state.sides
 
-    def _channels(self) -> dict[Channel, _Carried]:
+    def _channels(self) -> dict[Channel, _ChannelState]:
         size = self._options.max_packet_bytes
-        return {channel: _Carried(ChannelReader(channel, piece_bytes=size)) for channel in Channel}
+        return {channel: _ChannelState(ChannelReader(channel, piece_bytes=size)) for channel in Channel}
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Read]:
         """The packets that `data` completes, in order."""

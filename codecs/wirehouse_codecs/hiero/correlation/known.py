@@ -32,7 +32,7 @@ from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 5
+SNAPSHOT_VERSION: Final = 5
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -383,7 +383,7 @@ class Known:
     def snapshot(self) -> str:
         """The state as JSON, after `end_window`."""
         state = {
-            "version": STATE_VERSION,
+            "version": SNAPSHOT_VERSION,
             "now_ns": self._now_ns,
             "heard_ns": self._heard_ns,
             "calls": [to_json(call) for call in self._calls.values()],
@@ -395,8 +395,8 @@ class Known:
         return json.dumps(state, separators=(",", ":"))
 
     def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != STATE_VERSION:
-            raise StateVersionError(what="hiero service", found=state.get("version"), expected=STATE_VERSION)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="hiero service", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self._now_ns, self._heard_ns = state["now_ns"], state["heard_ns"]
         for told in state["calls"]:
             call = from_json(Call, told)

@@ -10,8 +10,9 @@ connection that frame its calls, from its begin on. `Conversation` reads a TCP c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import SnapshotCodec
@@ -134,14 +135,16 @@ class Conversation:
         return CODEC.write(Carried(self._reader.state, self._calls.state))
 
 
-class Carried(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Carried:
     """What a conversation carries from window to window."""
 
     reader: ReaderState
     calls: CallsState
 
 
-class CarriedLog(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CarriedLog:
     """What a gRPC binary log carries."""
 
     entries: dict[int, KnownCall]
@@ -157,13 +160,13 @@ class EntryLog:
 
     def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
         self._log = log
-        self._rows = Calls(log, options, None, None, None)
+        self._calls = Calls(log, options, None, None, None)
         limit = options.max_message_bytes
-        self._calls = grpc_log.Calls(max_message_bytes=limit)
+        self._entries = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:
             carried = LOG_CODEC.read(snapshot)
-            self._calls = grpc_log.Calls(carried.entries, max_message_bytes=limit)
-            self._rows.resume(carried.calls)
+            self._entries = grpc_log.Calls(carried.entries, max_message_bytes=limit)
+            self._calls.resume(carried.calls)
 
     def receive(self, framed: grpc_log.Framed, entry: grpc_log.Entry | str, place: Place) -> None:
         """The next bytes that the file is cut into: an entry, or why they are none."""
@@ -172,12 +175,12 @@ class EntryLog:
             finding = {"rule": None, "severity": None, "message": entry}
             self._log.add(QUARANTINE, place, where, finding=finding, raw=framed.data)
             return
-        self._rows.take(self._calls.receive(entry, place, framed.byte_start, framed.byte_end))
+        self._calls.take(self._entries.receive(entry, place, framed.byte_start, framed.byte_end))
 
     def finish(self, place: Place) -> None:
         """The file has ended."""
-        self._rows.take(self._calls.finish(place))
+        self._calls.take(self._entries.finish(place))
 
     def snapshot(self) -> str:
         """The state as text."""
-        return LOG_CODEC.write(CarriedLog(self._calls.state, self._rows.state))
+        return LOG_CODEC.write(CarriedLog(self._entries.state, self._calls.state))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import carried_fields
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import PROFILES, Profile, Service
 from wirehouse_codecs.hiero.session.session import Call, CallState
@@ -100,7 +101,7 @@ class Rpc(RpcState):
     @classmethod
     def resumed(cls, state: RpcState, options: HieroOptions) -> Rpc:
         """The call that an earlier window knew."""
-        rpc = cls(**{one.name: getattr(state, one.name) for one in fields(RpcState)})
+        rpc = cls(**carried_fields(RpcState, state))
         rpc.session = None if state.session is None else Call(state.session, options)
         return rpc
 

@@ -222,7 +222,7 @@ def _skip(call: Call, said: Said) -> Broken:
         memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
     if memory.header is None or said.number == memory.header or gone_on:
         if memory.acknowledged is None or said.number > memory.acknowledged:
-            memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
+            memory.skips = [*memory.skips, (said.number, said.at_ns)][-MOST_SKIPS:]
         return []
     return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
 

@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Memory:
-    """What a publisher's call remembers. All of it is as JSON has it."""
+    """What a publisher's call remembers."""
 
     #: The last header, where it ends, and how many there were.
     header: int | None = None
@@ -67,7 +67,7 @@ class Memory:
     #: The highest acknowledgement.
     acknowledged: int | None = None
     #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
-    skips: list[list[int]] = field(default_factory=list)
+    skips: list[tuple[int, int]] = field(default_factory=list)
     #: When and where the node ended the call.
     ended_ns: int = 0
     ended_end: int = 0

@@ -15,21 +15,13 @@ Each frame goes through `take` first, which returns what its sender knew, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.wire.reader import Received
-from wirehouse_codecs.tcp.endpoints import Direction
-
-#: As `Connection.peer_received`.
-PeerReceived = Callable[[Direction, int], int]
-
-
-def other_side(direction: Direction) -> Direction:
-    """The side that receives what `direction` sends."""
-    return Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT
+from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
+from wirehouse_codecs.tcp.endpoints import other as other_of
 
 
 class Sender(NamedTuple):
@@ -84,7 +76,7 @@ class Coverage:
         """How many bytes of the other side the sender of these had received, at most."""
         if self.peer_received_of is not None:
             return self.peer_received_of(direction, byte_end)
-        return self.taken[other_side(direction)]
+        return self.taken[other_of(direction)]
 
     def miss(self, since_ns: int) -> None:
         """Messages were missed; the first of them may have been sent at `since_ns`."""
@@ -95,7 +87,7 @@ class Coverage:
     def take(self, received: Received) -> Sender:
         """The bytes up to the end of the next frame of a side are taken: what their sender knew."""
         direction, end = received.direction, received.byte_end
-        other = other_side(direction)
+        other = other_of(direction)
         if direction in self.searched or not self.taken[direction]:
             self.found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.

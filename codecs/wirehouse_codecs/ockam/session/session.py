@@ -28,7 +28,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.ockam.session.addresses import locate
-from wirehouse_codecs.ockam.session.coverage import Coverage, PeerReceived, Sender
+from wirehouse_codecs.ockam.session.coverage import Coverage, Sender
 from wirehouse_codecs.ockam.session.creates import (
     judge_create,
     judge_create_partitioned,
@@ -46,7 +46,7 @@ from wirehouse_codecs.ockam.session.undecoded import ASKS, note_undecoded
 from wirehouse_codecs.ockam.wire.messages import Kind, Message, Names
 from wirehouse_codecs.ockam.wire.reader import Received
 from wirehouse_codecs.ockam.wire.routed import route_text
-from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
 from wirehouse_codecs.tcp.events import End
 
 #: An answer may be so long on its way when its connection is reset.

@@ -18,7 +18,7 @@ from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.outcome import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
-STATE_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 4
 #: Reconnects in a row that need gaps which grow.
 RECONNECTS: Final = 4
 #: So long after its last session a worker or an instance is forgotten.
@@ -160,9 +160,9 @@ _FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
 }
 #: By kind of key: when its last session ended, and what is known of its sessions.
 _CODECS: Final[dict[str, SnapshotCodec[Any]]] = {
-    "worker": SnapshotCodec(tuple[int | None, WorkerSessions], what="sessions of a worker", version=STATE_VERSION),
+    "worker": SnapshotCodec(tuple[int | None, WorkerSessions], what="sessions of a worker", version=SNAPSHOT_VERSION),
     "instance": SnapshotCodec(
-        tuple[int | None, InstanceSessions], what="sessions of an instance", version=STATE_VERSION
+        tuple[int | None, InstanceSessions], what="sessions of an instance", version=SNAPSHOT_VERSION
     ),
 }
 

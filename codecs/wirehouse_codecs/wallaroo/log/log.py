@@ -413,7 +413,7 @@ class Conversation:
                 self._options,
                 cookie_hash=self._cookie_hash,
                 peer_received=self._connection.peer_received,
-                memory=carried.memory,
+                state=carried.memory,
             )
         self._fast = runner.Connection(reader, self._options, self._new_session, session)
         self._names, self._credits, self._cookies = carried.names, carried.credits, carried.cookies

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Found, State, Where
@@ -19,9 +19,6 @@ from wirehouse_codecs.wallaroo.session.outcome import Found, State, Where
 #: Findings about one frame: more than an ACK of the largest frame that workers take has entries.
 MAX_FINDINGS: Final = 1024
 _FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
-
-#: `Side.peer_received` of both sides.
-PeerReceived = Callable[[Direction, int], int]
 
 
 @dataclass(slots=True)

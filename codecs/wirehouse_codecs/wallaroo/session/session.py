@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
 from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.frames import KIND_OF, Error, Frame
@@ -35,7 +35,7 @@ from wirehouse_codecs.wallaroo.session.handshake import (
     may_be_of_sink,
     take_hello,
 )
-from wirehouse_codecs.wallaroo.session.judging import Judgement, PeerReceived, find, is_unaware, not_signalled
+from wirehouse_codecs.wallaroo.session.judging import Judgement, find, is_unaware, not_signalled
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import (
     AFTER_ERROR,
@@ -60,8 +60,8 @@ def everything(_side: Direction, _byte_end: int) -> int:
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late` and `unseen` are those of `Memory.begin`. `memory` is that of an earlier window, to continue from.
-    `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
+    `started_late` and `unseen` are those of `Memory.begin`. `state` is the memory of an earlier window, to continue
+    from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
     received when it sent those before a position.
     """
 
@@ -74,12 +74,12 @@ class Session:
         unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         peer_received: PeerReceived = everything,
-        memory: Memory | None = None,
+        state: Memory | None = None,
     ) -> None:
         self._options = options
         self._peer_received = peer_received
         self._cookie_hash = cookie_hash
-        self.memory = memory or Memory.begin(dialect, started_late=started_late, unseen=unseen)
+        self.memory = state or Memory.begin(dialect, started_late=started_late, unseen=unseen)
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.core.snapshots import carried_fields
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, SEED, V2A, V3, ByteOrder, Dialect
 from wirehouse_codecs.wallaroo.frames import Ack, Frame, Hello, Ok, Restart
@@ -76,27 +77,27 @@ class ReaderState:
     """What a Reader carries from window to window."""
 
     detection: Detection | None = None
-    _order: ByteOrder | None = None
-    _detector: Detector | None = None
-    _framers: dict[Direction, Framer] = field(default_factory=dict)
+    order: ByteOrder | None = None
+    detector: Detector | None = None
+    framers: dict[Direction, Framer] = field(default_factory=dict)
     #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
-    _heads: dict[Direction, bytearray] = field(default_factory=lambda: {side: bytearray() for side in _SIDES})
+    heads: dict[Direction, bytearray] = field(default_factory=lambda: {side: bytearray() for side in _SIDES})
     #: Of the pieces in these: where each ends, and its place.
-    _pieces: dict[Direction, list[tuple[int, Place]]] = field(default_factory=lambda: {side: [] for side in _SIDES})
-    _at: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
-    _searching: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
+    pieces: dict[Direction, list[tuple[int, Place]]] = field(default_factory=lambda: {side: [] for side in _SIDES})
+    at: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
+    searching: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
     #: Some of what the connector said before the dialect was known was not captured.
-    _lacks: bool = False
+    lacks: bool = False
     #: While a start is looked for: how many bytes of the head are none.
-    _passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
+    passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
     #: The side whose start the other one waits for, and what waits.
-    _sought: Direction | None = None
-    _waiting: list[_Waiting] = field(default_factory=list)
+    sought: Direction | None = None
+    waiting: list[_Waiting] = field(default_factory=list)
     #: Frames that wait for the dialect.
-    _held: list[tuple[Direction, Place, Framed]] = field(default_factory=list)
-    _unsupported_told: bool = False
+    held: list[tuple[Direction, Place, Framed]] = field(default_factory=list)
+    unsupported_told: bool = False
     #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
-    _rest: dict[Direction, list[int]] = field(default_factory=lambda: {side: [0, 0] for side in _SIDES})
+    not_decoded: dict[Direction, list[int]] = field(default_factory=lambda: {side: [0, 0] for side in _SIDES})
 
 
 class Reader(ReaderState):
@@ -110,14 +111,14 @@ class Reader(ReaderState):
         self, options: WallarooOptions, *, started_late: bool = False, state: ReaderState | None = None
     ) -> None:
         state = state or _begin(options, started_late)
-        super().__init__(**{one.name: getattr(state, one.name) for one in fields(ReaderState)})
+        super().__init__(**carried_fields(ReaderState, state))
         self._options = options
         #: Whether a stream of this id was named before, as whoever judges the frames knows.
         self.knows_stream: Callable[[int], bool] = _no_stream
         #: By which dialects a start was looked for, and up to where in the head it takes bytes to look again.
         self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
-        self._waiting_bytes = sum(len(one.data) for one in self._waiting)
-        self._held_bytes = sum(len(framed.body) for _, _, framed in self._held)
+        self._waiting_bytes = sum(len(one.data) for one in self.waiting)
+        self._held_bytes = sum(len(framed.body) for _, _, framed in self.held)
         #: No more bytes come.
         self._ended = False
 
@@ -128,7 +129,7 @@ class Reader(ReaderState):
 
     def framer(self, direction: Direction) -> Framer | None:
         """What cuts the frames of `direction`, once the dialect is known; None = it doesn't yet, or no more."""
-        framer = None if self.dialect is None or self._sought is not None else self._framers.get(direction)
+        framer = None if self.dialect is None or self.sought is not None else self.framers.get(direction)
         return framer if framer is not None and framer.lost is None and not framer.skips else None
 
     def rest(self, direction: Direction) -> Rest | None:
@@ -136,19 +137,19 @@ class Reader(ReaderState):
 
         It begins with the bytes of the row that says so, so the quarantine has one row for all.
         """
-        if self._unsupported_told:
-            start, end = self._rest[direction]
+        if self.unsupported_told:
+            start, end = self.not_decoded[direction]
             return Rest(start, end, RULE["dialect_unsupported"]) if end > start else None
-        framer = self._framers.get(direction)
+        framer = self.framers.get(direction)
         if framer is None or framer.lost is None or framer.lost_at is None:
             return None
         return Rest(framer.lost_at, framer.byte_end, RULE[framer.lost])
 
     def unread_from(self, direction: Direction) -> int:
         """Where the first byte of `direction` stands that is in no frame and no row of other bytes yet."""
-        framer = self._framers.get(direction)
-        held = [framed.byte_start for side, _, framed in self._held if side is direction]
-        return min([self._at[direction] if framer is None else framer.byte_start, *held])
+        framer = self.framers.get(direction)
+        held = [framed.byte_start for side, _, framed in self.held if side is direction]
+        return min([self.at[direction] if framer is None else framer.byte_start, *held])
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
@@ -161,13 +162,13 @@ class Reader(ReaderState):
 
         Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
         """
-        found = self._begin(direction, final=True) if direction is self._sought else []
+        found = self._begin(direction, final=True) if direction is self.sought else []
         cut = b""
-        if direction is self._sought:
+        if direction is self.sought:
             # No frame of what was held comes any more: nobody waits for it.
             waiting = self._found_start()
-            cut = bytes(self._heads[direction])
-            self._heads[direction].clear()
+            cut = bytes(self.heads[direction])
+            self.heads[direction].clear()
             found += self._go_on(other(direction), waiting)
         return found + self._come_to_hole(direction, missing, place, cut)
 
@@ -178,14 +179,14 @@ class Reader(ReaderState):
         """
         found: list[Received] = []
         self._ended = True
-        while self._sought is not None:
-            found += self._begin(self._sought, final=True)
+        while self.sought is not None:
+            found += self._begin(self.sought, final=True)
         for direction in _SIDES:
             # Of a draft, which the other side may just have shown it to be, all is in one row.
-            if direction not in self._framers and self._heads[direction] and not self._unsupported_told:
+            if direction not in self.framers and self.heads[direction] and not self.unsupported_told:
                 found += self._begin(direction, final=True)
-        if self.detection is None and self._detector is not None:
-            self.detection = self._detector.conclude()
+        if self.detection is None and self.detector is not None:
+            self.detection = self.detector.conclude()
             found += self._release()
         for direction in _SIDES:
             found += self._unfinished(direction, place, closed)
@@ -193,13 +194,13 @@ class Reader(ReaderState):
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         if self.detection is not None and self.detection.dialect is None:
-            self._rest[direction][1] += len(data)
+            self.not_decoded[direction][1] += len(data)
             return []
-        if direction not in self._framers:
-            self._heads[direction] += data
-            self._pieces[direction].append((self._end(direction), place))
+        if direction not in self.framers:
+            self.heads[direction] += data
+            self.pieces[direction].append((self._end(direction), place))
             return self._begin(direction, final=False)
-        return self._take(direction, place, self._framers[direction].receive(data))
+        return self._take(direction, place, self.framers[direction].receive(data))
 
     def _come_to_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
         """A hole, in its turn, behind the bytes `cut`."""
@@ -209,70 +210,70 @@ class Reader(ReaderState):
 
     def _pass_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
         """A hole behind the frames that are told, and behind the bytes `cut`."""
-        if self._unsupported_told:
-            self._rest[direction][1] += len(cut)
+        if self.unsupported_told:
+            self.not_decoded[direction][1] += len(cut)
             return self._hole(direction, missing, place)
         # What the other side said after these bytes was told, so they are no frames any more.
-        searched = not cut and self._searching[direction] and self._heads[direction]
+        searched = not cut and self.searching[direction] and self.heads[direction]
         found = self._begin(direction, final=True) if searched else []
-        self._heads[direction] += cut
+        self.heads[direction] += cut
         return found + self._hole(direction, missing, place)
 
     def _hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
-        if self._unsupported_told:
-            self._rest[direction][1] += missing
+        if self.unsupported_told:
+            self.not_decoded[direction][1] += missing
             return []
-        framer = self._framers.pop(direction, None)
-        head = self._heads[direction]
+        framer = self.framers.pop(direction, None)
+        head = self.heads[direction]
         if framer is not None and framer.lost is not None:
             # The place is lost for good; the rest stays one row of quarantine.
             framer.pass_over(missing)
-            self._framers[direction] = framer
+            self.framers[direction] = framer
             return []
         pending = bytes(head) if framer is None else framer.pending
         end = self._end(direction) if framer is None else framer.byte_end
         if framer is not None and framer.skip(missing):
-            self._framers[direction] = framer
+            self.framers[direction] = framer
         else:
-            self._searching[direction] = True
+            self.searching[direction] = True
         self._clear_head(direction, end + missing)
-        self._lacks |= direction is Direction.CLIENT
-        if self._detector is not None and self._lacks:
-            self._detector.lacks = True
+        self.lacks |= direction is Direction.CLIENT
+        if self.detector is not None and self.lacks:
+            self.detector.lacks = True
         if self.detection is not None:
             return [_undecodable(direction, place, end - len(pending), pending, CUT)]
         # Holes of a side with no frame between are one to whoever judges.
-        holes = takewhile(lambda one: one[2].reason == CUT, self._held[:-3:-1])
+        holes = takewhile(lambda one: one[2].reason == CUT, self.held[:-3:-1])
         if direction not in {side for side, _, _ in holes}:
-            self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
+            self.held.append((direction, place, Framed(end, end, b"", reason=CUT)))
         return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
 
     # The start of a side
 
     def _begin(self, direction: Direction, *, final: bool) -> list[Received]:
         """Start cutting frames where a first one is credible. Each has the place of the piece that completed it."""
-        if self._searching[direction]:
+        if self.searching[direction]:
             found = self._search(direction, final=final)
-            if self._searching[direction]:
+            if self.searching[direction]:
                 return found
         else:
             found = []
-            head = bytes(self._heads[direction])
-            if self._order is None:
-                self._order = byte_order_of(head)
-                if self._order is None and len(head) <= LENGTH_BYTES and not final:
+            head = bytes(self.heads[direction])
+            if self.order is None:
+                self.order = byte_order_of(head)
+                if self.order is None and len(head) <= LENGTH_BYTES and not final:
                     return found
                 # Neither byte order gives a length that a first frame has: judged as the dialect that was spoken last.
-                self._order = self._order or "big"
-        at, data, pieces = self._at[direction], bytes(self._heads[direction]), self._pieces[direction]
-        assert self._order is not None
-        self._framers[direction] = Framer(self._order, self._limit(direction), at)
+                self.order = self.order or "big"
+        at, data, pieces = self.at[direction], bytes(self.heads[direction]), self.pieces[direction]
+        assert self.order is not None
+        self.framers[direction] = Framer(self.order, self._limit(direction), at)
         self._clear_head(direction, at)
-        if self._detector is None and self.detection is None:
-            self._detector = Detector(self._order, lacks=self._lacks)
+        if self.detector is None and self.detection is None:
+            self.detector = Detector(self.order, lacks=self.lacks)
         # Who was waited for may have to wait in turn; who wasn't goes on.
         take, waiting = self._receive, list[_Waiting]()
-        if direction is self._sought:
+        if direction is self.sought:
             take, waiting = self.receive, self._found_start()
         taken, already = 0, at
         for end, place in pieces:
@@ -284,11 +285,11 @@ class Reader(ReaderState):
 
     def _search(self, direction: Direction, *, final: bool) -> list[Received]:
         """Look for a start; it is found if no search is on any more. What was passed over, and waits no longer."""
-        head, candidates = self._heads[direction], self._candidates()
+        head, candidates = self.heads[direction], self._candidates()
         before, needed = self._looked[direction]
         if len(head) < needed and candidates == before and not final:
             return []
-        passed = self._passed[direction]
+        passed = self.passed[direction]
         start = resynchronise(
             memoryview(head)[passed:],
             direction,
@@ -307,17 +308,17 @@ class Reader(ReaderState):
         if passed and (start.found or final):
             found += self._pass_over(direction, passed)
             passed = 0
-        self._passed[direction] = passed
+        self.passed[direction] = passed
         if start.found:
-            self._searching[direction] = False
-            self._order = self._order or start.byte_order
-        elif final and direction is self._sought:
+            self.searching[direction] = False
+            self.order = self.order or start.byte_order
+        elif final and direction is self.sought:
             found += self._go_on(other(direction), self._found_start())
-        elif head and self._sought is None:
-            self._sought = direction
-        elif direction is self._sought:
+        elif head and self.sought is None:
+            self.sought = direction
+        elif direction is self.sought:
             # Up to here there is no frame to wait for.
-            found += self._let_pass(self._at[direction] + passed + 1)
+            found += self._let_pass(self.at[direction] + passed + 1)
         return found
 
     def _is_credible(self, row: bytes | bytearray, direction: Direction, *, begins: bool) -> bool:
@@ -343,51 +344,51 @@ class Reader(ReaderState):
 
     def _pass_over(self, direction: Direction, size: int) -> list[Received]:
         """Bytes at which no frame begins, after what came before the last of them."""
-        head, pieces = self._heads[direction], self._pieces[direction]
-        start, until = self._at[direction], self._at[direction] + size
-        found = self._let_pass(until) if direction is self._sought else []
+        head, pieces = self.heads[direction], self.pieces[direction]
+        start, until = self.at[direction], self.at[direction] + size
+        found = self._let_pass(until) if direction is self.sought else []
         place = _place_of(pieces, until)
         found.append(_undecodable(direction, place, start, bytes(head[:size]), "no frame begins here"))
         del pieces[: bisect_right(pieces, until, key=itemgetter(0))]
         del head[:size]
-        self._at[direction] = until
+        self.at[direction] = until
         candidates, needed = self._looked[direction]
         self._looked[direction] = candidates, needed - size
         return found
 
     def _clear_head(self, direction: Direction, at: int) -> None:
         """No bytes are held of `direction`, which goes on at `at`."""
-        self._heads[direction], self._pieces[direction] = bytearray(), []
-        self._at[direction], self._passed[direction], self._looked[direction] = at, 0, ((), 0)
+        self.heads[direction], self.pieces[direction] = bytearray(), []
+        self.at[direction], self.passed[direction], self._looked[direction] = at, 0, ((), 0)
 
     # What waits for a start of the other side
 
     def _end(self, direction: Direction) -> int:
         """How much of a stream without a framer was received."""
-        return self._at[direction] + len(self._heads[direction])
+        return self.at[direction] + len(self.heads[direction])
 
     def _waits(self, direction: Direction) -> bool:
-        return self._sought is not None and self._sought is not direction
+        return self.sought is not None and self.sought is not direction
 
     def _wait(self, one: _Waiting) -> list[Received]:
         """Let it wait; if that is too much, what waited longest goes on."""
-        self._waiting.append(one)
+        self.waiting.append(one)
         self._waiting_bytes += len(one.data)
         found: list[Received] = []
-        while self._waiting_bytes > HELD_BYTES or len(self._waiting) > HELD_FRAMES:
+        while self._waiting_bytes > HELD_BYTES or len(self.waiting) > HELD_FRAMES:
             found += self._let_first_pass()
         return found
 
     def _let_pass(self, end: int) -> list[Received]:
         """What came before byte `end` of the start that is looked for, and need not wait."""
         found: list[Received] = []
-        while self._waiting and self._waiting[0].after < end:
+        while self.waiting and self.waiting[0].after < end:
             found += self._let_first_pass()
         return found
 
     def _let_first_pass(self) -> list[Received]:
-        assert self._sought is not None
-        direction, first = other(self._sought), self._waiting.pop(0)
+        assert self.sought is not None
+        direction, first = other(self.sought), self.waiting.pop(0)
         self._waiting_bytes -= len(first.data)
         if first.missing:
             return self._pass_hole(direction, first.missing, first.place, first.data)
@@ -395,10 +396,10 @@ class Reader(ReaderState):
 
     def _found_start(self) -> list[_Waiting]:
         """Nobody waits for this start any more: what did. A start of the other side may be the next that is sought."""
-        assert self._sought is not None
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        side = other(self._sought)
-        self._sought = side if self._searching[side] and self._heads[side] else None
+        assert self.sought is not None
+        waiting, self.waiting, self._waiting_bytes = self.waiting, [], 0
+        side = other(self.sought)
+        self.sought = side if self.searching[side] and self.heads[side] else None
         return waiting
 
     def _go_on(self, direction: Direction, waiting: Iterable[_Waiting]) -> list[Received]:
@@ -419,30 +420,30 @@ class Reader(ReaderState):
         """The dialects that the connection may speak, as far as is known."""
         if self.dialect is not None:
             return (self.dialect,)
-        return tuple(dialect for dialect in READINGS if self._order in (None, dialect.byte_order))
+        return tuple(dialect for dialect in READINGS if self.order in (None, dialect.byte_order))
 
     def _limit(self, direction: Direction) -> int:
-        dialect = self.dialect or (SEED if self._order == "little" else V3)
+        dialect = self.dialect or (SEED if self.order == "little" else V3)
         return self._options.limit(dialect, direction)
 
     def _take(self, direction: Direction, place: Place, frames: list[Framed]) -> list[Received]:
         if self.detection is not None:
             return [self.decode(direction, place, framed) for framed in frames]
         for framed in frames:
-            self._held.append((direction, place, framed))
+            self.held.append((direction, place, framed))
             self._held_bytes += len(framed.body)
             # What breaks framing is a length, and no tag for the detector to read.
-            if self.detection is None and self._detector is not None and framed.rule is None:
-                self.detection = self._detector.offer(direction, framed.body)
-        full = len(self._held) >= HELD_FRAMES or self._held_bytes >= HELD_BYTES
-        if full and self.detection is None and self._detector is not None:
-            self.detection = self._detector.conclude()
+            if self.detection is None and self.detector is not None and framed.rule is None:
+                self.detection = self.detector.offer(direction, framed.body)
+        full = len(self.held) >= HELD_FRAMES or self._held_bytes >= HELD_BYTES
+        if full and self.detection is None and self.detector is not None:
+            self.detection = self.detector.conclude()
         return [] if self.detection is None else self._release()
 
     def _release(self) -> list[Received]:
         """The frames that were held back, now that the dialect is known."""
-        held, self._held, self._held_bytes, self._detector = self._held, [], 0, None
-        for direction, framer in self._framers.items():
+        held, self.held, self._held_bytes, self.detector = self.held, [], 0, None
+        for direction, framer in self.framers.items():
             framer.limit = self._limit(direction)
         if self.dialect is None:
             return self._unsupported(held)
@@ -452,20 +453,20 @@ class Reader(ReaderState):
         """One row for all, but for what stands before a hole, and nothing more of this connection."""
         assert self.detection is not None
         first = next((one for one in held if one[2].body), None)
-        if self._unsupported_told or first is None:
+        if self.unsupported_told or first is None:
             return []
         # With the rest of a frame that a hole cut.
         spans = [one for one in held if one[2].byte_end > one[2].byte_start]
-        self._unsupported_told = True
+        self.unsupported_told = True
         for side in _SIDES:
-            framer, head = self._framers.get(side), self._heads[side]
-            end = self._at[side] + len(head) if framer is None else framer.byte_end
+            framer, head = self.framers.get(side), self.heads[side]
+            end = self.at[side] + len(head) if framer is None else framer.byte_end
             begun = end - len(head) if framer is None else end - len(framer.pending)
             own = (framed.byte_start for direction, _, framed in spans if direction is side)
-            self._rest[side] = [next((start for start in own if start >= self._at[side]), begun), end]
-        if self._sought is not None:
-            self._rest[other(self._sought)][1] += sum(len(one.data) + one.missing for one in self._waiting)
-            self._sought, self._waiting, self._waiting_bytes = None, [], 0
+            self.not_decoded[side] = [next((start for start in own if start >= self.at[side]), begun), end]
+        if self.sought is not None:
+            self.not_decoded[other(self.sought)][1] += sum(len(one.data) + one.missing for one in self.waiting)
+            self.sought, self.waiting, self._waiting_bytes = None, [], 0
         direction, place, framed = first
         reason = f"dialect {self.detection.name}: {self.detection.reason}"
         decoded = Decoded(rule=RULE["dialect_unsupported"], reason=reason)
@@ -474,7 +475,7 @@ class Reader(ReaderState):
         before = [
             Received(direction, place, framed.byte_start, framed.byte_end, Decoded(reason=reason), framed.body)
             for direction, place, framed in spans
-            if framed.byte_start < self._at[direction]
+            if framed.byte_start < self.at[direction]
         ]
         return [said, *before]
 
@@ -496,11 +497,11 @@ class Reader(ReaderState):
         return V2A if is_v2a else self.detection.dialect
 
     def _unfinished(self, direction: Direction, place: Place, closed: bool) -> list[Received]:
-        framer = self._framers.get(direction)
-        pending = bytes(self._heads[direction]) if framer is None else framer.pending
+        framer = self.framers.get(direction)
+        pending = bytes(self.heads[direction]) if framer is None else framer.pending
         if not pending or (self.detection is not None and self.detection.dialect is None):
             return []
-        start = self._at[direction] if framer is None else framer.byte_end - len(pending)
+        start = self.at[direction] if framer is None else framer.byte_end - len(pending)
         rule = RULE["truncated_frame"] if closed else None
         decoded = Decoded(rule=rule, reason=f"{len(pending)} bytes of an unfinished frame")
         return [Received(direction, place, start, start + len(pending), decoded, pending)]
@@ -508,10 +509,10 @@ class Reader(ReaderState):
 
 def _begin(options: WallarooOptions, started_late: bool) -> ReaderState:
     """Before the first byte."""
-    state = ReaderState(_searching=dict.fromkeys(_SIDES, started_late), _lacks=started_late)
+    state = ReaderState(searching=dict.fromkeys(_SIDES, started_late), lacks=started_late)
     if options.forced is not None:
         dialect = DIALECTS[options.forced]
-        state._order = dialect.byte_order
+        state.order = dialect.byte_order
         state.detection = Detection(dialect, dialect.name, "forced by the configuration")
     return state
 

@@ -89,7 +89,7 @@ class Peers:
             self._at[role] += size
             self._clock += 1
             read = Read(role, Place(self._clock, 1, b"c", self._clock), layer(packet), start, start + size, packet)
-            restored = Session(self.options, memory=carry(self.session.state, Memory))
+            restored = Session(self.options, state=carry(self.session.state, Memory))
             restored.state.peer_received = self.session.state.peer_received
             told, again = self.session.receive(read), restored.receive(read)
             assert (again.broken, again.cursor_before, again.cursor_after) == (

@@ -57,7 +57,7 @@ def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Read
                 if found[-1].ends:
                     return session, reader, found
             reader = Reader(options, state=carry(reader.state))
-            session = Session(options, memory=carry(session.state, Memory))
+            session = Session(options, state=carry(session.state, Memory))
     return session, reader, found
 
 

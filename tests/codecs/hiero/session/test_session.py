@@ -89,7 +89,7 @@ def test_the_machines_are_drawn() -> None:
 @pytest.mark.parametrize("state", State)
 def test_a_call_goes_on_from_its_snapshot(state: State) -> None:
     call = Call.begin(Service.PUBLISH, OPTIONS)
-    call.state, call.memory.header, call.memory.skips = state, 5, [[5, 1]]
+    call.state, call.memory.header, call.memory.skips = state, 5, [(5, 1)]
     again = Call(carry(call, CallState), OPTIONS)
     assert as_text(again, CallState) == as_text(call, CallState)
 

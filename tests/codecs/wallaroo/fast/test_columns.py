@@ -533,7 +533,7 @@ def test_a_connection_goes_on_from_carried_state(msg: Messages, acked: Acks, gre
     twin = Connection(Reader(options), options, lambda one: Session(one, options))
     twin.run(pieces_of(before))
     assert twin.session is not None
-    session = Session(DIALECTS["v3"], options, memory=carry(twin.session.memory))
+    session = Session(DIALECTS["v3"], options, state=carry(twin.session.memory))
     reader = Reader(options, state=carry(twin.reader, ReaderState))
     carried = Connection(reader, options, lambda one: Session(one, options), session)
     twin.run(pieces_of(after, 20))

@@ -100,7 +100,7 @@ def test_holes_alone_are_held_once() -> None:
     reader = Reader(WallarooOptions())
     for number in range(2 * HELD_FRAMES):
         assert reader.hole(C, 10, place(number)) == []
-    assert len(reader._held) == 1
+    assert len(reader.held) == 1
     assert reader.finish(place(0)) == []
 
 

@@ -546,7 +546,7 @@ def test_acks_of_what_was_not_sent(name: str, dialogue: Opens, msg: Messages, ac
     assert told.w(acked(1, (1, NOTHING_SEEN), (1, 7))).rules == []
     # Whether an earlier session sent them is judged when this one has ended.
     unsent = [6] if name == "v3" else [6, NOTHING_SEEN]
-    restored = Session(told.session.memory.dialect, WallarooOptions(), memory=carry(told.session.memory))
+    restored = Session(told.session.memory.dialect, WallarooOptions(), state=carry(told.session.memory))
     for session in (told.session, restored):
         assert [(one.stream_id, one.message_id) for one in session.memory.unsent] == [(1, number) for number in unsent]
 
@@ -849,7 +849,7 @@ def judge(frames: list[Received], name: str, cuts: set[int], late: bool) -> tupl
     outcomes: list[Outcome] = []
     for at, frame in enumerate(frames):
         if at in cuts:
-            session = Session(DIALECTS[name], options, memory=carry(session.memory))
+            session = Session(DIALECTS[name], options, state=carry(session.memory))
         outcomes.append(session.receive(frame))
     found = session.end(End.CLOSED, Place(10**12, 0, b"", 0))
     return outcomes, list(found), as_text(session.memory)

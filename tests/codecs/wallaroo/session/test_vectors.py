@@ -253,7 +253,7 @@ def test_carried_over_between_packets_gives_the_same(capture: str) -> None:
             outcomes += [session.receive(frame) for frame in frames]
             if at % every == 0:
                 reader = Reader(options, state=carry(reader, ReaderState))
-                session = Session(whole.reader.dialect, options, memory=carry(session.memory))
+                session = Session(whole.reader.dialect, options, state=carry(session.memory))
         last = Place(connection.ended_ns, 0, b"", len(connection.segments))
         outcomes += [session.receive(frame) for frame in reader.finish(last)]
         assert outcomes == whole.outcomes

@@ -384,7 +384,7 @@ def test_each_byte_is_told_once_whatever_waits_and_is_missing(
     found += whole.finish(place(99))
     again += carried.finish(place(99))
     assert found == again
-    assert whole._waiting_bytes == len(whole._waiting) == 0
+    assert whole._waiting_bytes == len(whole.waiting) == 0
     for direction in Direction:
         rest = whole.rest(direction)
         assert rest == carried.rest(direction)
