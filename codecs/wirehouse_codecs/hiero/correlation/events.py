@@ -49,17 +49,6 @@ class Where(NamedTuple):
     record_number: int | None
     arrived_at_ns: int
 
-    def to_json(self) -> list[Any]:
-        """The place as carried state writes it."""
-        return [part.hex() if isinstance(part, bytes) else part for part in self]
-
-    @classmethod
-    def from_json(cls, told: list[Any]) -> Where:
-        """The place that `to_json` wrote."""
-        connection, direction, start, end, capture, *rest = told
-        ids = (None if text is None else bytes.fromhex(text) for text in (connection, capture))
-        return cls(next(ids), direction, start, end, next(ids), *rest)
-
 
 _WHERE: Final = itemgetter(*Where._fields)
 

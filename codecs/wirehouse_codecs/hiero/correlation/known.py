@@ -7,23 +7,21 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.hiero.correlation.events import Event, Where
 from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, Found, Told
 from wirehouse_codecs.hiero.correlation.state import (
+    CODEC,
     Attempts,
     Block,
     Call,
-    CatchUp,
     Node,
     Pending,
+    ServiceState,
     block_row,
     call_rows,
     catch_up_row,
-    from_json,
-    to_json,
 )
 from wirehouse_codecs.hiero.log.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -32,7 +30,6 @@ from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 
-SNAPSHOT_VERSION: Final = 5
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -74,7 +71,7 @@ class Known:
         self._told: list[Told] = []
         self._catch_ups: list[CatchUpRow] = []
         if state is not None:
-            self._restore(json.loads(state))
+            self._restore(CODEC.read(state))
 
     def _call_of(self, event: Event) -> Call:
         assert event.call is not None
@@ -232,7 +229,7 @@ class Known:
         node.acked = number
         before = at_ns - self._options.in_flight_ns
         old = [rise for rise in node.rises if rise[0] <= before]
-        node.rises = [*old[-1:], *(rise for rise in node.rises if rise[0] > before), [at_ns, number]][-MOST_WAITING:]
+        node.rises = [*old[-1:], *(rise for rise in node.rises if rise[0] > before), (at_ns, number)][-MOST_WAITING:]
 
     def _end_catch_up(self, node: Node, at_ns: int) -> None:
         catch_up = node.catch_up
@@ -381,37 +378,18 @@ class Known:
     # Carried state
 
     def snapshot(self) -> str:
-        """The state as JSON, after `end_window`."""
-        state = {
-            "version": SNAPSHOT_VERSION,
-            "now_ns": self._now_ns,
-            "heard_ns": self._heard_ns,
-            "calls": [to_json(call) for call in self._calls.values()],
-            "nodes": [to_json(node) for node in self._nodes.values()],
-            "attempts": [[key, to_json(attempts)] for key, attempts in self._attempts.items()],
-            "blocks": [[number, to_json(block)] for number, block in self._blocks.items()],
-            "pending": [to_json(pending) for pending in self._pending],
-        }
-        return json.dumps(state, separators=(",", ":"))
+        """The state as text, after `end_window`."""
+        calls, nodes = list(self._calls.values()), list(self._nodes.values())
+        numbers = (self._now_ns, self._heard_ns)
+        return CODEC.write(ServiceState(*numbers, calls, nodes, self._attempts, self._blocks, self._pending))
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="hiero service", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self._now_ns, self._heard_ns = state["now_ns"], state["heard_ns"]
-        for told in state["calls"]:
-            call = from_json(Call, told)
-            for waiting in (call.decisions, call.proofs):
-                for one in waiting:
-                    one[0] = Where.from_json(one[0])
-            self._calls[call.call] = self._active[call.call] = call
-        for told in state["nodes"]:
-            node = from_json(Node, told)
-            if node.catch_up is not None:
-                node.catch_up = from_json(CatchUp, node.catch_up)  # type: ignore[arg-type]
-            self._nodes[node.name] = node
-        self._attempts.update((key, from_json(Attempts, told)) for key, told in state["attempts"])
-        self._blocks.update((number, from_json(Block, told)) for number, told in state["blocks"])
-        self._pending = [from_json(Pending, told) for told in state["pending"]]
+    def _restore(self, state: ServiceState) -> None:
+        self._now_ns, self._heard_ns = state.now_ns, state.heard_ns
+        self._calls.update((call.call, call) for call in state.calls)
+        self._active.update(self._calls)
+        self._nodes.update((node.name, node) for node in state.nodes)
+        self._attempts.update(state.attempts)
+        self._blocks, self._pending = state.blocks, state.pending
         self._set_due()
 
 

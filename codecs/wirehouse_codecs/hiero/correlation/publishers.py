@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import Any, Final
+from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
 from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
-from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Node, Pending
+from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Decision, Early, Node, Pending, Proof
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session.steps import after, fits
@@ -163,8 +163,7 @@ class Publishers(Known):
             self._pending = [one for one in self._pending if (one.kind, one.node, one.number) != unoffered]
         node.offered.add(number)
         known = node.known if self._ordered(node, event.at_ns) else None
-        decision = [event.where, number, known, expected, call.headers == 1]
-        call.decisions.append(decision)
+        call.decisions.append(Decision(event.where, number, known, expected, call.headers == 1))
         self._take_early(call, event)
         if len(call.decisions) > MOST_WAITING:
             self._settle(call, call.decisions.pop(0), "none", None, None, None)
@@ -176,10 +175,11 @@ class Publishers(Known):
     def _take_early(self, call: Call, event: Event) -> None:
         """The header came late, in the packet that released its answer: within a packet both sides have no order."""
         early, call.early = call.early, None
-        if early is None or early[0] != event.at_ns or not fits(early[1], early[2], call.decisions[-1][1]):
+        if early is None or early.at_ns != event.at_ns:
             return
-        answer = Event(early[1], event.where, call.call, number=early[2], told={"meaning": early[3]})
-        self._refuse(call, answer, early[1], early[2])
+        if fits(early.answer, early.number, call.decisions[-1].number):
+            answer = Event(early.answer, event.where, call.call, number=early.number, told={"meaning": early.code})
+            self._refuse(call, answer, early.answer, early.number)
 
     def _expected(self, call: Call, node: Node, number: int) -> str | None:
         if node.known is None or not self._ordered(node, self._now_ns):
@@ -206,7 +206,7 @@ class Publishers(Known):
             found=lambda one: not call.partial and self._before(one, call, event),
         )
         if not answered:
-            call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
+            call.proofs = [*call.proofs, Proof(event.where, number)][-MOST_WAITING:]
             due = event.at_ns + self._options.patience_ns
             self._await(Pending("block_not_acknowledged", event.where, due, call.call, call.node))
         block = self._block(number, event.where)
@@ -235,7 +235,7 @@ class Publishers(Known):
         if code in _PUBLISHER_ERRORS:
             call.error = True
             node.publisher_error_ns = event.at_ns
-            node.publisher_errors = [*node.publisher_errors, [event.at_ns, call.call]][-MOST_ERRORS:]
+            node.publisher_errors = [*node.publisher_errors, (event.at_ns, call.call)][-MOST_ERRORS:]
             if unproven and call.header is not None:
                 node.dropped.add(call.header)
         self._end(call, event, "publisher")
@@ -275,7 +275,9 @@ class Publishers(Known):
         node.acknowledged.add(number)
         node.acked_ns, node.publisher_errors = event.at_ns, []
         self._raise(node, number, event.at_ns)
-        call.proofs = [proof for proof in call.proofs if proof[1] > number or (not call.new and proof[1] != number)]
+        call.proofs = [
+            proof for proof in call.proofs if proof.number > number or (not call.new and proof.number != number)
+        ]
         block = self._block(number, event.where)
         if block.acked_ns is None:
             block.acked_ns, block.changed = event.at_ns, True
@@ -311,7 +313,7 @@ class Publishers(Known):
                     rule = "duplicate" if is_first else "reenter"
                     shown = f"block {offered} had no answer before the acknowledgement of {number}"
                     self._find(rule, where, shown, call, offered)
-                    call.proofs = [proof for proof in call.proofs if proof[1] != offered]
+                    call.proofs = [proof for proof in call.proofs if proof.number != offered]
                 self._settle(call, decision, "accepted" if rule is None else "none", number, None, event, rule)
             else:
                 left.append(decision)
@@ -346,7 +348,7 @@ class Publishers(Known):
         pending.number, pending.needs, pending.received = number, needs, event.received
         self._await(pending)
 
-    def _accepted(self, call: Call, node: Node, decision: list[Any]) -> str | None:
+    def _accepted(self, call: Call, node: Node, decision: Decision) -> str | None:
         """The rule that is broken if an offered block is acknowledged."""
         where, offered, known, expected, is_first = decision
         if known is None or not self._ordered(node, where.arrived_at_ns):
@@ -431,22 +433,25 @@ class Publishers(Known):
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
         if call.header is None:
-            call.early = [event.at_ns, answer, number, event.told["meaning"]]
+            call.early = Early(event.at_ns, answer, number, event.told["meaning"])
             call.refused = True
             self._know(node, number or NO_BLOCK)
             return
         at = self._answered_by(call, answer, number)
         decision = None if at is None else call.decisions.pop(at)
-        offered: int = call.header if decision is None else decision[1]
-        is_first = call.headers == 1 if decision is None else decision[4]
+        offered: int = call.header if decision is None else decision.number
+        is_first = call.headers == 1 if decision is None else decision.is_first
         call.refused = True
-        call.proofs = [proof for proof in call.proofs if proof[1] != offered]
+        call.proofs = [proof for proof in call.proofs if proof.number != offered]
         call.streaming &= offered != call.header
-        for one in call.decisions:
-            # It was the next one only while the refused one came.
-            if one[3] == "next" and self._expected(call, node, one[1]) == "behind":
-                one[3] = "behind"
-        header_ns = None if decision is None else decision[0].arrived_at_ns
+        # A block was the next one only while the refused one came.
+        call.decisions = [
+            one._replace(expected="behind")
+            if one.expected == "next" and self._expected(call, node, one.number) == "behind"
+            else one
+            for one in call.decisions
+        ]
+        header_ns = None if decision is None else decision.where.arrived_at_ns
         rule = self._judge_report(call, event, number, offered, header_ns)
         if decision is not None:
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
@@ -469,8 +474,8 @@ class Publishers(Known):
         """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
         if not call.decisions:
             return None
-        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])]
-        expected = [at for at in fitting if call.decisions[at][3] == answer]
+        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one.number)]
+        expected = [at for at in fitting if call.decisions[at].expected == answer]
         return next(iter(expected or fitting), len(call.decisions) - 1)
 
     def _note_behind(self, call: Call, node: Node, event: Event, offered: int, number: int) -> None:
@@ -480,7 +485,7 @@ class Publishers(Known):
             due = event.at_ns + self._options.patience_ns
             self._await(Pending("catch_up", event.where, due, call.call, call.node, publisher=call.publisher))
         catch_up.target = max(catch_up.target, offered)
-        catch_up.attempts = [*catch_up.attempts, [event.at_ns, call.publisher, offered, number]][-MOST_SHOWN:]
+        catch_up.attempts = [*catch_up.attempts, (event.at_ns, call.publisher, offered, number)][-MOST_SHOWN:]
         catch_up.changed = True
 
     def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, offered: int, number: int) -> None:
@@ -523,7 +528,7 @@ class Publishers(Known):
             return "last_known_set"
         # What the node had acknowledged before the header came it knew when it answered.
         before = max(event.at_ns - self._options.in_flight_ns, header_ns or 0)
-        acked = max((rise[1] for rise in node.rises if rise[0] <= before), default=None)
+        acked = max((acked for ns, acked in node.rises if ns <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
         echo = self._options.tolerant and number == about
         if not lower or echo or (not answer and not number) or not self._ordered(node, header_ns or event.at_ns):
@@ -545,18 +550,18 @@ class Publishers(Known):
         """SkipBlock or ResendBlock settles the header that it names."""
         node, left = self._node(call.node), []
         for decision in call.decisions:
-            if decision[1] != event.number:
+            if decision.number != event.number:
                 left.append(decision)
                 continue
             rule, shown = self._answered(call, node, decision, actual)
             if rule == "behind_repeat":
-                self._await_proof(rule, call, event, shown, decision[1], decision[1] - 1)
+                self._await_proof(rule, call, event, shown, decision.number, decision.number - 1)
             elif rule is not None:
                 self._find(rule, event.where, shown, call, event.number)
             self._settle(call, decision, actual, event.number, None, event, rule)
         call.decisions = left
 
-    def _answered(self, call: Call, node: Node, decision: list[Any], actual: str) -> tuple[str | None, str]:
+    def _answered(self, call: Call, node: Node, decision: Decision, actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""
         where, offered, known, expected, is_first = decision
         if known is None or not self._ordered(node, where.arrived_at_ns) or self._partial(node, self._now_ns):
@@ -572,7 +577,7 @@ class Publishers(Known):
     def _settle(
         self,
         call: Call,
-        decision: list[Any],
+        decision: Decision,
         actual: str,
         reported: int | None,
         meaning: str | None,

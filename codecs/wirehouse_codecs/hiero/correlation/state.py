@@ -1,17 +1,48 @@
-"""What a fold of `across` keeps of calls, nodes, publishers and blocks: its rows, and as carried state writes it."""
+"""What a fold keeps of calls, nodes, publishers and blocks, how that becomes rows, and what of it is carried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.intervals import Intervals
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.correlation.events import Where
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
+SNAPSHOT_VERSION: Final = 6
 MOST_RUNS: Final = 4_096
+
+
+class Decision(NamedTuple):
+    """A header that waits for its answer."""
+
+    where: Where
+    number: int
+    #: The node's last verified block when it was offered.
+    known: int | None
+    #: The answer that is due; None = that isn't known.
+    expected: str | None
+    #: It is the first header of its call.
+    is_first: bool
+
+
+class Proof(NamedTuple):
+    """A proof that waits for its acknowledgement."""
+
+    where: Where
+    number: int
+
+
+class Early(NamedTuple):
+    """An answer that came with the header that it is to, and was read before it."""
+
+    at_ns: int
+    answer: str
+    number: int
+    code: str | None
 
 
 @dataclass(slots=True)
@@ -60,12 +91,11 @@ class Call:
     node_code: str | None = None
     earliest: int | None = None
     latest: int | None = None
-    #: Headers without an answer: [where, number, L, expected, first of the call].
-    decisions: list[list[Any]] = field(default_factory=list)
-    #: Proofs that aren't acknowledged: [where, number].
-    proofs: list[list[Any]] = field(default_factory=list)
-    #: An answer that came with the header that it is to, and was read before it: [when, answer, number, code].
-    early: list[Any] | None = None
+    #: Headers without an answer.
+    decisions: list[Decision] = field(default_factory=list)
+    #: Proofs that aren't acknowledged.
+    proofs: list[Proof] = field(default_factory=list)
+    early: Early | None = None
     #: Of a subscriber
     start: int | None = None
     end: int | None = None
@@ -84,7 +114,7 @@ class Call:
 
     def coming(self) -> Iterator[int]:
         """Blocks that are neither acknowledged nor refused."""
-        yield from (number for _, number in self.proofs)
+        yield from (proof.number for proof in self.proofs)
         if self.streaming and self.header is not None:
             yield self.header
 
@@ -101,8 +131,10 @@ class CatchUp:
     offered: int
     reported: int
     target: int
-    attempts: list[list[Any]] = field(default_factory=list)
-    asked: list[list[Any]] = field(default_factory=list)
+    #: When who offered which block, and which one the node reported.
+    attempts: list[tuple[int, str | None, int, int]] = field(default_factory=list)
+    #: When whom it asked for blocks, and for which ones.
+    asked: list[tuple[int, str | None, int, int | None]] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     available: int | None = None
     #: The node asked another for its status, or for blocks.
@@ -122,12 +154,12 @@ class Node:
     """What is known of a block node."""
 
     name: str
-    #: L, and how it rose lately: [when, to what] by acknowledgements.
+    #: L, and how it rose lately by acknowledgements: when, to what.
     known: int | None = None
     #: Since when it is known to have any block but 0.
     known_ns: int = 0
     acked: int | None = None
-    rises: list[list[int]] = field(default_factory=list)
+    rises: list[tuple[int, int]] = field(default_factory=list)
     #: From when to when something of it was heard each minute.
     heard_since_ns: int = 0
     heard_ns: int = 0
@@ -140,8 +172,8 @@ class Node:
     #: When it last told a publisher of an error of its own; when a publisher last ended with an error.
     error_ns: int | None = None
     publisher_error_ns: int | None = None
-    #: Publishers that did so since the last acknowledgement: [when, call].
-    publisher_errors: list[list[Any]] = field(default_factory=list)
+    #: Publishers that did so since the last acknowledgement: when, on which call.
+    publisher_errors: list[tuple[int, str]] = field(default_factory=list)
     acked_ns: int | None = None
     catch_up: CatchUp | None = None
     offered: Intervals = field(default_factory=_runs)
@@ -189,7 +221,7 @@ class Block:
     publishers: list[str] = field(default_factory=list)
     proof_ns: int | None = None
     acked_ns: int | None = None
-    counts: list[list[Any]] = field(default_factory=list)
+    counts: list[tuple[str, int]] = field(default_factory=list)
     items: int | None = None
     item_bytes: int | None = None
     proof_kind: str | None = None
@@ -336,7 +368,7 @@ def block_row(number: int, block: Block) -> BlockRow:
         first_at_ns=block.first_ns,
         proof_at_ns=block.proof_ns,
         acknowledged_at_ns=block.acked_ns,
-        item_counts=None if block.items is None else tuple((name, count) for name, count in block.counts),
+        item_counts=None if block.items is None else tuple(block.counts),
         items=block.items,
         item_bytes=block.item_bytes,
         proof_kind=block.proof_kind,
@@ -351,33 +383,17 @@ def block_row(number: int, block: Block) -> BlockRow:
 # Carried state
 
 
-def _json(value: Any) -> Any:
-    if isinstance(value, Where):
-        return value.to_json()
-    if isinstance(value, Intervals):
-        return value.state
-    if isinstance(value, CatchUp):
-        return to_json(value)
-    if isinstance(value, list):
-        return [_json(one) for one in value]
-    return value
+class ServiceState(NamedTuple):
+    """What a fold carries of its service."""
+
+    now_ns: int
+    #: When the last event came.
+    heard_ns: int
+    calls: list[Call]
+    nodes: list[Node]
+    attempts: dict[str, Attempts]
+    blocks: dict[int, Block]
+    pending: list[Pending]
 
 
-def to_json(state: Any) -> dict[str, Any]:
-    """One of the classes above as carried state writes it."""
-    return {each.name: _json(getattr(state, each.name)) for each in fields(state)}
-
-
-_State = TypeVar("_State")
-
-
-def from_json(kind: type[_State], told: dict[str, Any]) -> _State:
-    """What `to_json` wrote."""
-    row = dict(told)
-    for name in ("where", "refused_at"):
-        if row.get(name) is not None:
-            row[name] = Where.from_json(row[name])
-    for name in ("offered", "proven", "acknowledged", "fetched", "dropped"):
-        if kind is Node:
-            row[name] = Intervals.from_state(row[name])
-    return kind(**row)
+CODEC: Final = SnapshotCodec(ServiceState, what="hiero service", version=SNAPSHOT_VERSION)

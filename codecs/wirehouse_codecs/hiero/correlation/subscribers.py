@@ -45,7 +45,7 @@ class Subscribers(Known):
         if not event.is_late:
             self._judge_range(call, node, catch_up, event, start)
         catch_up.started = catch_up.changed = True
-        catch_up.asked = [*catch_up.asked, [event.at_ns, call.node, start, call.end]][-MOST_SHOWN:]
+        catch_up.asked = [*catch_up.asked, (event.at_ns, call.node, start, call.end)][-MOST_SHOWN:]
 
     def _judge_range(self, call: Call, node: Node, catch_up: CatchUp, event: Event, start: int) -> None:
         end, available, needed = call.end, catch_up.available, catch_up.target - 1
@@ -173,7 +173,7 @@ class Subscribers(Known):
         block = self._block(number, event.where)
         block.changed = True
         if block.items is None or (told["roots_complete"] and not block.complete):
-            block.counts = sorted([name, count] for name, count in _pairs(told["item_counts"]))
+            block.counts = sorted((name, count) for name, count in _pairs(told["item_counts"]))
             block.items, block.item_bytes = told["items"], told["item_bytes"]
             block.proof_kind, block.reason = told["proof_kind"], told["root_reason"]
             block.root, block.layout = _hex(told["block_root"]), told["root_layout"]

@@ -28,6 +28,7 @@ from wirehouse_codecs.hiero.correlation.rows import (
     SubscriptionRow,
     Told,
 )
+from wirehouse_codecs.hiero.correlation.state import CODEC
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, NODE_ERRORS, OPEN, PROFILES, Service
@@ -1186,7 +1187,7 @@ def test_of_too_many_calls_several_are_forgotten_at_once(monkeypatch: pytest.Mon
     events = (event_of(row) for row in sorted(rows, key=order_of))
     for event in filter(None, events):
         fold.take(event)
-    assert len(json.loads(fold.snapshot())["calls"]) == 65 - 64 // 16
+    assert len(CODEC.read(fold.snapshot()).calls) == 65 - 64 // 16
 
 
 def test_state_of_another_version_is_refused() -> None:
