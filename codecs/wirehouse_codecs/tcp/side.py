@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from dataclasses import fields
 from typing import Any, Final
 
 from wirehouse_codecs.core.rules import Place
@@ -14,6 +15,7 @@ from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.pieces import Limits, Needs, Piece
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
+from wirehouse_codecs.tcp.side_state import SideState
 
 
 class Side(Holes):
@@ -222,36 +224,10 @@ class Side(Holes):
         return side
 
 
-_NUMBERS: Final = (
-    "packets",
-    "missing_bytes",
-    "retransmitted_bytes",
-    "ignored_bytes",
-    "strays",
-    "out_of_order",
-    "zero_windows",
-    "overlaps_differ",
-    "next_byte",
-    "expected",
-    "initial",
-    "_reach",
-    "_acknowledged",
-    "_claimed",
-    "_confirmed",
-    "_sent",
-    "fin",
-    "fin_acknowledges",
-    "_stray",
-    "_other",
-    "_other_assumed",
-    "_is_acknowledged",
-    "_acknowledged_since_gap",
-    "assumed",
-    "may_lack_beginning",
-    "_opening",
-    "_sent_from",
-    "unproven",
-    "_reported",
-    "_gap_since_ns",
-    "_gap_end",
+#: Numbers and flags that are carried: all of a side, but those that follow from the rest of its state.
+_NUMBERS: Final = tuple(
+    one.name
+    for one in fields(SideState)
+    if one.type in ("int", "int | None", "bool")
+    and one.name not in ("noted_acknowledgment", "_waiting_bytes", "_recent_bytes")
 )
