@@ -996,6 +996,7 @@ def test_a_lower_answer_is_found_once_no_hole_can_be_told_that_hid_a_new_address
     # The client asks before it creates.
     assert found(Init(late, "orders", None, False, "new")) == []
     assert found(*CLOSED, Init(late, "orders", None, False, "new")) == ["saved_index_lowered"]
+    assert found(Init(much_later, "orders", None, False, "new")) == ["saved_index_lowered"]
 
 
 def test_the_first_address_of_a_name_that_is_captured_may_be_a_new_one() -> None:
