@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from wirehouse_codecs.logs.rows import CONNECTION
 from wirehouse_codecs.ockam.correlation.data_changes import Compared, Observation
 from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Hole, LagRow, StreamRow, Told, Where
-from wirehouse_codecs.ockam.correlation.log_events import EVENT, events_in
+from wirehouse_codecs.ockam.correlation.log_events import EVENT, MOST_PARTITIONS, events_in
 from wirehouse_codecs.ockam.correlation.streams import Fold
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
@@ -81,6 +81,16 @@ def _name() -> Column:
     """The key of the name that a message has, as `events.name_key`."""
     partition = F.coalesce("message.partition", F.lit(0)).cast("string")
     return F.to_json(F.array(F.lit("name"), "message.stream_name", partition))
+
+
+def _created_names() -> Column:
+    """The keys of the names that a create asks for."""
+    partitions = F.least(F.coalesce("message.partitions", F.lit(1)), F.lit(MOST_PARTITIONS)).cast("int")
+    all_of_them = F.sequence(F.lit(0), F.lit(MOST_PARTITIONS - 1))
+    return F.transform(
+        F.filter(all_of_them, lambda at: at < partitions),
+        lambda at: F.to_json(F.array(F.lit("name"), "message.stream_name", at.cast("string"))),
+    )
 
 
 def _horizon(source: Source) -> int:
@@ -203,11 +213,14 @@ class _Run:
                 F.when(named & (F.col("address").isNotNull() | kind.startswith("index")), name),
             )
         )
+        creates = kind.isin("create_request", "create_partitioned_request") & F.col("message.stream_name").isNotNull()
+        keys = F.when(creates, _created_names()).otherwise(keys)
         keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
         is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
         not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("lacks_init").isNull()
         event = (
             F.when(not_given, "asked")
+            .when(creates, "created")
             .when(kind.isin("create_response", "create_partitioned_response"), "init")
             .when((kind == "push_response") & (F.col("message.status") == "ok"), "stored")
             .when(kind == "pull_response", "delivered")

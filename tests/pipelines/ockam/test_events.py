@@ -68,7 +68,7 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
 
     assert sum(map(len, found.values())) > 1000
     assert {event.partition("(")[0] for events in found.values() for event in events} == {
-        *("Init", "Stored", "Replied", "Asked", "Delivered", "Saved", "Got", "Partial")
+        *("Created", "Init", "Stored", "Replied", "Asked", "Delivered", "Saved", "Got", "Partial")
     }
     for whose, events in expected.items():
         assert found[whose] == events, whose

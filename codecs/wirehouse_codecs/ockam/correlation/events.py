@@ -66,6 +66,13 @@ def request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
 
 
 @dataclass(slots=True)
+class Created:
+    """A create asks for a name: its connection may be given the address, in an Init that isn't captured."""
+
+    where: Where
+
+
+@dataclass(slots=True)
 class Init:
     """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
 
@@ -170,6 +177,8 @@ class Got:
     seen_by: str = ""
     #: As of Stored.
     requested_in: bytes | None = None
+    #: As of Saved: an Init may have come to its client, or a SaveIndex from it.
+    lacks: bool = False
 
 
 @dataclass(slots=True)
@@ -201,7 +210,7 @@ class Partial:
     connection_id: bytes
 
 
-Event = Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
+Event = Created | Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
 # What is told
@@ -320,10 +329,11 @@ def address_key(stream_address: str) -> str:
 
 
 def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of a name: of every Init, Saved, Got and Replied with it, whatever the address, beside the stream's key.
+    """The key of a name: of every Created, Init, Saved, Got and Replied with it, whatever the address.
 
-    Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
-    here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
+    All but Created and Replied have the stream's key beside it. Names, and what the index service has, outlive
+    addresses: `create_other_name` and `index_never_saved` are judged here. Rows of clients have no address here; they
+    are all that is known of one whose stream's address isn't.
     A stream without partitions is partition 0 of its name.
     """
     return json.dumps(["name", stream_name, partition or 0])

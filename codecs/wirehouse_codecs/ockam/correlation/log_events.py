@@ -20,6 +20,7 @@ from wirehouse_codecs.ockam.correlation.data_changes import Observation, data_ch
 from wirehouse_codecs.ockam.correlation.events import (
     Asked,
     Closed,
+    Created,
     Delivered,
     Event,
     Got,
@@ -65,8 +66,11 @@ EVENT_COLUMNS: Final = (
 )
 
 
+#: Of a create the first so many partitions are looked at.
+MOST_PARTITIONS: Final = 64
 #: The kinds of messages of which events or observations are made, unless the session ignores them.
 TELLING: Final = (
+    *(Kind.CREATE_REQUEST, Kind.CREATE_PARTITIONED_REQUEST),
     *(Kind.CREATE_RESPONSE, Kind.CREATE_PARTITIONED_RESPONSE, Kind.PUSH_RESPONSE, Kind.PULL_RESPONSE),
     *(Kind.INDEX_SAVE, Kind.INDEX_RESPONSE),
 )
@@ -97,6 +101,8 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     asked_at_ns, asked_in = answers.get("requested_at_ns"), answers.get("request_capture_id")
     named: Event | None = None
     match message["kind"]:
+        case Kind.CREATE_REQUEST | Kind.CREATE_PARTITIONED_REQUEST if name is not None:
+            yield from ((name_key(name, at), Created(where)) for at in range(_partitions(message)))
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
             named = Init(where, name, partition, answers.get("anonymous"), address)
         case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
@@ -116,6 +122,12 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         yield name_key(name, partition), named
         if address is not None:
             yield address_key(address), named
+
+
+def _partitions(create: Row) -> int:
+    """How many partitions a create asks for, up to MOST_PARTITIONS."""
+    asked_for = _integer(create["partitions"])
+    return 1 if asked_for is None else min(asked_for, MOST_PARTITIONS)
 
 
 def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
@@ -151,7 +163,7 @@ def _got(where: Where, row: Mapping[str, Any]) -> Event:
     asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
     guessed, seen_by = row["stream_address"] is None, row["seen_by"]
     about = (client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed, seen_by)
-    return Got(where, *about, row["requested_in"])
+    return Got(where, *about, row["requested_in"], bool(row["lacks"]))
 
 
 def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
@@ -163,6 +175,7 @@ def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 #: By the name of the event.
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
+    "created": lambda where, row: Created(where),
     "init": lambda where, row: Init(
         where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
     ),
@@ -290,10 +303,10 @@ class Heard:
         for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
             if isinstance(event, Delivered | Saved | Got) and event.asker:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
-            if isinstance(event, Asked | Saved):
+            if isinstance(event, Asked | Saved | Got):
                 connection_id = event.where.connection_id
                 lack = lacking.get(self._hosts.get(connection_id), {})
-                if isinstance(event, Saved):
+                if not isinstance(event, Asked):
                     others = (since_ns for one, since_ns in lack.items() if one != connection_id)
                     event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
                 elif lack:

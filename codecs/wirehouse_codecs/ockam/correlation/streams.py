@@ -27,6 +27,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     Asked,
     Closed,
     ConsumerRow,
+    Created,
     Delivered,
     Event,
     Found,
@@ -102,6 +103,13 @@ class _Pending(NamedTuple):
     where: Where
 
 
+class _Lowered(NamedTuple):
+    """A finding of `saved_index_lowered`, until no lost Init can excuse it any more."""
+
+    where: Where
+    message: str
+
+
 class Fold:
     """What is said under one key, in the order of arrival.
 
@@ -162,6 +170,8 @@ class Fold:
         #: Delivered indexes that no push had been confirmed with, each told or waiting; and those that wait, rising.
         self._unconfirmed = Intervals(most=MOST_RUNS)
         self._pending: list[_Pending] = []
+        #: Of a name: lower answers to a client that are not settled.
+        self._lowered: list[_Lowered] = []
         #: Ranges with confirmed indexes that a response passed over.
         self._passed = Intervals(most=MOST_RUNS)
         #: By connection, the index after all that came to it for an unknown client: below, its clients aren't judged.
@@ -173,9 +183,9 @@ class Fold:
         #: The first request to the address while no Init gave it, and whether that was told.
         self._asked: Where | None = None
         self._blamed = False
-        #: By who captured it, those that were given there, with the arrival of each one's first reply since there are
-        #: several, and its capture; by connection, those that were given there.
-        self._given: dict[str, dict[str, tuple[int, str] | None]] = {}
+        #: By who captured it, those that were given there, with the moments of each one's first Init, and of its first
+        #: reply since there are several; by connection, those that were given there.
+        self._given: dict[str, dict[str, tuple[tuple[int, str], tuple[int, str] | None]]] = {}
         self._inits: dict[str, list[str]] = {}
         #: Addresses that replied after a later one had, each told once.
         self._resumed: list[str] = []
@@ -185,6 +195,7 @@ class Fold:
         #: Since the last window's end: anything, and what the rows of all clients show.
         self._changed = self._shared_changed = False
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
+            Created: self._create,
             Init: self._init,
             Stored: self._store,
             Replied: self._reply,
@@ -280,10 +291,19 @@ class Fold:
         if connection_id not in self._alive and connection_id not in self._closed:
             self._alive[connection_id if len(self._alive) < MOST_CONNECTIONS else b""] = None
 
+    def _note_asking(self, where: Where) -> None:
+        """Its connection hears of the stream or the name, or may, and shows nothing of it."""
+        self._note_alive(where.connection_id)
+        self._last_at_ns = max(self._last_at_ns, where.arrived_at_ns)
+
     def _found(self, rule: str, where: Where, message: str) -> Found:
         return Found(RULE[rule], where, message, self._address)
 
     # Streams
+
+    def _create(self, created: Created) -> Sequence[Told]:
+        self._note_asking(created.where)
+        return _NOTHING
 
     def _init(self, init: Init) -> Sequence[Told]:
         self._see(init.where)
@@ -308,21 +328,23 @@ class Fold:
         if init.stream_address is not None and init.stream_address not in self._addresses:
             self._addresses = [*self._addresses, init.stream_address][-MOST_SHARING:]
         if init.stream_address not in (None, self._current):
-            if self._current is not None:
-                # The service may have begun anew, and its indexes with it.
-                for client in self._clients.values():
-                    client.answers.clear()
+            # The service may have begun anew, and its indexes with it.
+            for client in self._clients.values():
+                client.answers.clear()
+            self._settle()
+            self._drop_lowered()
             self._current = init.stream_address
         if init.stream_address is not None:
             self._note_given(init, init.stream_address)
-        if not used or not init.anonymous:
+        assert self._first is not None
+        if not (used and init.anonymous and arrival(self._first).is_before(arrival(init.where), self._clocks_ns)):
             return _NOTHING
         shown = f"a stream without a name is given {quoted(init.stream_name)}, which was in use"
         return [self._found("create_other_name", init.where, shown)]
 
     def _note_given(self, init: Init, address: str) -> None:
         given = self._given.setdefault(init.seen_by, {})
-        given.setdefault(address, None)
+        given.setdefault(address, (_moment_to_json(arrival(init.where)), None))
         inits = self._inits.setdefault(init.where.connection_id.hex(), [])
         if address not in inits:
             inits.append(address)
@@ -337,8 +359,12 @@ class Fold:
         given = self._given.get(replied.seen_by, {})
         if address not in given or len(given) == 1:
             return _NOTHING
-        if given[address] is None:
-            given[address] = (replied.where.arrived_at_ns, replied.where.capture_id.hex())
+        given_at, first_reply = given[address]
+        if first_reply is None:
+            given[address] = (given_at, _moment_to_json(arrival(replied.where)))
+        # An Init that a hole held back shows in no order with the others.
+        if self._partial:
+            return _NOTHING
         # Where an answer comes before its request, or was held back until then, two clocks tell the time.
         if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self._resumed:
             return _NOTHING
@@ -346,8 +372,9 @@ class Fold:
         sent = request(replied.where, sent_ns, replied.requested_in)
         before = (
             one
-            for one, first in later
-            if first is not None and Moment(first[0], bytes.fromhex(first[1])).is_before(sent, self._clocks_ns)
+            for one, (init_at, first) in later
+            if first is not None and _moment_from_json(first).is_before(sent, self._clocks_ns)
+            if _moment_from_json(given_at).is_before(_moment_from_json(init_at), self._clocks_ns)
         )
         other = next((one for one in before if node_of(one) == node_of(address)), None)
         if other is None:
@@ -360,8 +387,7 @@ class Fold:
 
     def _ask(self, asked: Asked) -> Sequence[Told]:
         where = asked.where
-        self._note_alive(where.connection_id)
-        self._last_at_ns = max(self._last_at_ns, where.arrived_at_ns)
+        self._note_asking(where)
         # Who spoke of it before had it from an Init that wasn't captured.
         known = self._name is not None or self._first is not None
         if not (known or self._partial or self._blamed or self._asked):
@@ -644,10 +670,14 @@ class Fold:
             return _NOTHING
         told: list[Told] = []
         known = client.saved or 0
-        if self._address is None and (before := client.lowered(got, self._clocks_ns)) is not None:
-            shown = f"client {quoted(client_id)} is told {index}, after {before} on another connection"
-            told.append(self._found("saved_index_lowered", where, shown))
-        judged = self._address is None and client.answered and not self._partial
+        # A lost Init may have told that the service began anew, a lost SaveIndex may have raised the index.
+        judged = self._address is None and not (self._partial or got.lacks)
+        if self._address is None:
+            before = client.lowered(got, self._clocks_ns)
+            if before is not None and judged and len(self._lowered) < MOST_PENDING:
+                shown = f"client {quoted(client_id)} is told {index}, after {before} on another connection"
+                self._lowered.append(_Lowered(where, shown))
+        judged = judged and client.answered
         # What a capture lost of a connection that may still be open would be told later.
         judged = judged and not self._speaks_elsewhere(client, where.connection_id)
         if index is not None and index > known and judged:
@@ -685,7 +715,12 @@ class Fold:
         self._partial, self._asked = True, None
         self._settle()
         self._pending = [pending for pending in self._pending if pending.where.arrived_at_ns <= self._settled_ns]
+        self._drop_lowered()
         return _NOTHING
+
+    def _drop_lowered(self) -> None:
+        """The service may have begun anew before what is not settled."""
+        self._lowered = [lowered for lowered in self._lowered if lowered.where.arrived_at_ns <= self._settled_ns]
 
     def _settle(self) -> None:
         """No hole will be told that might explain what was delivered by then."""
@@ -702,7 +737,8 @@ class Fold:
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:
             self._lose(self._open.pop(next(iter(self._open))))
-        told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given(), *self._never_confirmed(), *self._rows()]
+        told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given(), *self._never_confirmed()]
+        told += [*self._settled_lowered(), *self._rows()]
         self._keep_rises()
         self._changed = self._shared_changed = False
         for client in self._clients.values():
@@ -780,6 +816,12 @@ class Fold:
         self._pending = waiting
         return told
 
+    def _settled_lowered(self) -> list[Told]:
+        """What no lost Init excuses any more."""
+        settled = [one for one in self._lowered if one.where.arrived_at_ns <= self._settled_ns]
+        self._lowered = [one for one in self._lowered if one.where.arrived_at_ns > self._settled_ns]
+        return [self._found("saved_index_lowered", *one) for one in settled]
+
     def _is_before_all(self, moment: Moment, others: Iterable[Moment]) -> bool:
         return all(moment.is_before(other, self._clocks_ns) for other in others)
 
@@ -855,6 +897,7 @@ class Fold:
             "unnamed": list(self._unnamed.items()),
             "askers": list(self._askers.items()),
             "pending": [[first, last, where.to_json()] for first, last, where in self._pending],
+            "lowered": [[where.to_json(), message] for where, message in self._lowered],
             "rises": [[*rise[:3], rise.capture_id.hex()] for rise in self._rises],
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
             **{name: getattr(self, "_" + name) for name in _PLAIN},
@@ -878,6 +921,7 @@ class Fold:
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
         self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
         self._pending = [_Pending(first, last, Where.from_json(where)) for first, last, where in told["pending"]]
+        self._lowered = [_Lowered(Where.from_json(where), message) for where, message in told["lowered"]]
         self._rises = [
             _Rise(at_ns, number, top, bytes.fromhex(capture)) for at_ns, number, top, capture in told["rises"]
         ]
@@ -917,11 +961,19 @@ def _firsts(moments: Iterable[Moment]) -> list[Moment]:
 
 
 def _moments_to_json(moments: Iterable[Moment]) -> list[tuple[int, str]]:
-    return [(at_ns, capture_id.hex()) for at_ns, capture_id in moments]
+    return list(map(_moment_to_json, moments))
 
 
 def _moments_from_json(rows: Iterable[tuple[int, str]]) -> list[Moment]:
-    return [Moment(at_ns, bytes.fromhex(capture_id)) for at_ns, capture_id in rows]
+    return list(map(_moment_from_json, rows))
+
+
+def _moment_to_json(moment: Moment) -> tuple[int, str]:
+    return moment.at_ns, moment.capture_id.hex()
+
+
+def _moment_from_json(row: tuple[int, str]) -> Moment:
+    return Moment(row[0], bytes.fromhex(row[1]))
 
 
 def _stream(name: str, partition: int | None) -> str:

@@ -20,6 +20,8 @@ from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.wire.messages import (
     CreateRequest,
     CreateResponse,
+    IndexGet,
+    IndexResponse,
     IndexSave,
     PullRequest,
     PullResponse,
@@ -208,3 +210,36 @@ def test_messages_may_have_come_on_another_connection_that_lacks_bytes() -> None
 
     assert found("d2") == []
     assert found("e1") == ["save_ahead", "consumer_hole"], "of another host nothing can have come"
+
+
+def told_saved(connection: str, at_s: float, index: int, name: str = "orders") -> list[Said]:
+    return [
+        (at_s, connection, IndexGet("me", name), "stream_index", "con"),
+        (at_s + 0.1, connection, IndexResponse("me", name, index), "con", "stream_index"),
+    ]
+
+
+@pytest.mark.parametrize("creator", ["a3", "b1"])
+def test_an_init_that_was_lost_on_any_connection_that_created_the_name_may_have_told_of_a_new_service(
+    creator: str,
+) -> None:
+    said = [*given("c1", 0, "orders-1"), *told_saved("a1", 1, 10), *given(creator, 2, "orders-2")]
+    said += [*told_saved("a2", 3, 3), *pulls(creator, 4, 1)]
+    init = next(at for at, packet in enumerate(captured(*said)) if b"orders-2" in packet.data)
+    assert found_in(*said, without=init) == []
+    same = [*given("c1", 0, "orders-1"), *told_saved("a1", 1, 10), *given(creator, 2, "orders-1")]
+    assert [name for name, _ in found_in(*same, *told_saved("a2", 3, 3))] == ["saved_index_lowered"]
+
+
+def test_a_save_may_have_been_lost_on_another_connection_of_the_host() -> None:
+    index, written = 1_234_567, b"\x87\xad\x4b"
+
+    def found(saves: str) -> list[str]:
+        said: list[Said] = [*told_saved("a1", 1, 0), *told_saved(saves, 1.5, 0, "other")]
+        said += [(2, saves, IndexSave("me", "orders", index), "stream_index", "con")]
+        said += [*told_saved("a1", 3, index), *told_saved(saves, 4, 0, "other")]
+        lost = next(at for at, packet in enumerate(captured(*said)) if written in packet.data)
+        return [name for name, _ in found_in(*said, without=lost)]
+
+    assert found("a3") == []
+    assert found("b1") == ["index_never_saved"]

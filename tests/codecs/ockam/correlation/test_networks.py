@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -50,6 +51,27 @@ def test_streams_and_clients_are_known_as_they_were(seed: int) -> None:
             assert known.latest == max(confirms, default=None)
             if not network.retained and known.position is not None:
                 assert known.lag == sum(index >= known.position for index in confirms)
+
+
+def without_inits(seed: int, share: float) -> list[Row]:
+    """A network of which as many Inits are lost as `share` says, each with its packet."""
+    network, random = Network(seed), Random(seed)
+    told = read_log(packets_of(network), log.starter(OckamOptions()), log.SCHEMA)
+    messages = ((row["message"]["kind"], row["record_number"]) for row in told if row["row_kind"] == "message")
+    inits = sorted({number for kind, number in messages if kind in INITS})
+    lost = {number for number in inits if random.random() < share}
+    return segments(landed_packets([one for at, one in enumerate(network.packets) if at not in lost]), PORT)
+
+
+INITS = {"create_response", "create_partitioned_response"}
+#: The service begins anew, and no Init says so before the client is told less.
+ANEW = [60004, 60039]
+
+
+@pytest.mark.parametrize("seed", [*ANEW, *fast_first(range(2000, 3000), count=6, most=30)])
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_a_legal_network_without_inits_breaks_no_rule(seed: int, share: float) -> None:
+    assert severe(without_inits(seed, share)) == set()
 
 
 def tapped(seed: int, tap: Tap) -> list[Row]:

@@ -18,6 +18,7 @@ from wirehouse_codecs.ockam.correlation.data_changes import Observation, data_ch
 from wirehouse_codecs.ockam.correlation.events import (
     Closed,
     ConsumerRow,
+    Created,
     Delivered,
     Event,
     Found,
@@ -143,7 +144,7 @@ def speaks_on(step: Step) -> list[bytes]:
     match step:
         case Answered(_, stored):
             return [stored.where.connection_id]
-        case Init() | Stored() | Replied() | Delivered() | Saved() | Got():
+        case Created() | Init() | Stored() | Replied() | Delivered() | Saved() | Got():
             return [step.where.connection_id]
     return []
 
@@ -925,6 +926,9 @@ def lowered(*gets: tuple[str, int | None, int | None, str]) -> list[str]:
         told += fold.take(event)
         told += fold.end_window()
         fold = Fold(NAME_KEY, snapshot=fold.snapshot())
+    for connection in ("one", "two"):
+        told += fold.take(Closed(connection.encode()))
+    told += fold.end_window()
     return [one.rule.name for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"]
 
 
@@ -951,8 +955,61 @@ def test_a_service_that_began_anew_may_answer_less() -> None:
         init = Init(talk.where(address), "orders", None, False, address)
         at = talk.where(address)
         got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns - 1, service="i")
-        told += [one for event in (init, got) for one in fold.take(event)]
+        told += [one for event in (init, got, Closed(address.encode())) for one in fold.take(event)]
+    told += fold.end_window()
     assert [one for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"] == []
+
+
+def told_less(talk: Talk, **about: Any) -> Talk:
+    """A client is told 10, then 3 on another connection."""
+    for connection, index in (("one", 10), ("two", 3)):
+        talk.now_ns += 9
+        at = talk.where(connection)
+        asked_at_ns = at.arrived_at_ns - 1
+        talk.steps.append(Got(at, "me", "orders", None, index, requested_at_ns=asked_at_ns, service="i", **about))
+    return talk
+
+
+CLOSED = [Closed(b"one"), Closed(b"two")]
+
+
+@pytest.mark.parametrize("cuts", [(), range(30)])
+def test_a_lower_answer_is_found_once_no_hole_can_be_told_that_hid_a_new_address(cuts: Iterable[int]) -> None:
+    def found(*steps: Step, talk: Talk | None = None, **about: Any) -> list[str]:
+        talk = told_less(talk or Talk(), **about)
+        return [one.rule.name for one in of(Found, told_of([*talk.steps, *steps], cuts, key=NAME_KEY))]
+
+    late = Where(b"late", "server", 90, 91, b"capture", 90, 100)
+    much_later = late._replace(arrived_at_ns=100 + streams.HOLE_NS)
+    assert found() == ["saved_index_lowered"]
+    # The hole is noticed while a connection is open, on whichever the Init was to come.
+    assert found(Partial(b"two")) == []
+    assert found(*CLOSED, Partial(b"late")) == ["saved_index_lowered"]
+    assert found(Created(late), Partial(b"late"), Closed(b"late")) == []
+    assert found(Created(late), *CLOSED, Partial(b"late"), Closed(b"late")) == []
+    assert found(Saved(much_later, "you", "orders", None, 1), Partial(b"late")) == ["saved_index_lowered"]
+    # It was noticed before, or is one of the client's host.
+    talk = Talk()
+    talk.steps.append(Partial(b"before"))
+    assert found(talk=talk) == []
+    assert found(lacks=True) == []
+    # The client asks before it creates.
+    assert found(Init(late, "orders", None, False, "new")) == []
+    assert found(*CLOSED, Init(late, "orders", None, False, "new")) == ["saved_index_lowered"]
+    assert found(Init(much_later, "orders", None, False, "new")) == ["saved_index_lowered"]
+
+
+def test_the_first_address_of_a_name_that_is_captured_may_be_a_new_one() -> None:
+    talk = told_less(Talk())
+    init = Init(talk.at("new"), "orders", None, False, "new")
+    found = of(Found, told_of([talk.steps[0], init, *talk.steps[1:]], key=NAME_KEY))
+    assert found == []
+
+
+def test_a_save_may_have_been_missed_on_another_connection_of_the_host() -> None:
+    talk = Talk().get(4)
+    talk.steps.append(Got(talk.where("c"), "me", "orders", None, 9, lacks=True))
+    assert talk.found(key=NAME_KEY) == []
 
 
 def test_lag_is_what_can_still_be_read_and_the_rest_is_lost() -> None:
@@ -1035,13 +1092,15 @@ def test_a_save_under_a_guessed_address_is_not_judged() -> None:
 SECOND_ADDRESS = "ST_S_2"
 
 
-def replied(*said: tuple[str, str, int | None], seen_by: dict[str, str] | None = None) -> list[tuple[str, str | None]]:
+def replied(
+    *said: tuple[str, str, int | None], seen_by: dict[str, str] | None = None, partial: bool = False
+) -> list[tuple[str, str | None]]:
     """Replies under a name with two addresses, as connection, address and how many answers ago they were asked for.
 
-    A connection is given the addresses that its name has; `seen_by` says who captured it.
+    A connection is given the addresses that its name has; `seen_by` says who captured it. `partial`: after a hole.
     """
     fold, talk, captures = Fold(NAME_KEY), Talk(), seen_by or {}
-    events: list[Event] = []
+    events: list[Event] = [Partial(b"hole")] if partial else []
     # The first address is given everywhere before the second one is given anywhere.
     given = [(address, name) for address in "12" for name in sorted({one for one, *_ in said}) if address in name]
     for address, name in given:
@@ -1077,6 +1136,8 @@ def test_an_old_address_may_still_answer_what_was_sent_before_the_new_one_did() 
     assert replied(old, new, ("a1", ADDRESS, -1)) == []
     # Two captures have two clocks.
     assert replied(old, new, old, seen_by={"a1": "one", "b2": "two"}) == []
+    # What a hole held back is captured later than it was sent.
+    assert replied(old, new, old, partial=True) == []
     # A session finds it on a connection that was given both.
     assert replied(new, ("a12", ADDRESS, 0), ("a1", ADDRESS, 0)) == []
 
@@ -1144,6 +1205,9 @@ def by_captures(
             told += fold.take(OpenPushes(b"open", [Moment(talk.now_ns - 1, b"three")]))
         told += fold.end_window()
         fold = Fold(key, snapshot=fold.snapshot())
+    for number, _ in enumerate(captures):
+        told += fold.take(Closed(f"connection {number}".encode()))
+    told += fold.end_window()
     return [one.rule.name for one in of(Found, told)]
 
 
@@ -1162,6 +1226,25 @@ def test_two_captures_show_no_order_within_what_their_clocks_may_differ(
     assert by_captures(9, one, two, event=event) == []
     assert by_captures(streams.CLOCKS_NS, one, two, event=event) == []
     assert by_captures(streams.CLOCKS_NS + 1, one, two, event=event) == [rule]
+
+
+def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ() -> None:
+    def found(apart_ns: int, second: bytes) -> list[str]:
+        fold, talk, told = Fold(NAME_KEY), Talk(), list[Told]()
+        said: list[Event] = [Init(talk.where("a"), "orders", None, False, "old")]
+        talk.now_ns += apart_ns
+        said.append(Init(talk.where("b")._replace(capture_id=second), "orders", None, True, "new"))
+        for address in ("old", "new", "old"):
+            talk.now_ns += 2 * streams.CLOCKS_NS
+            said.append(Replied(talk.where(address), address, talk.now_ns - 1))
+        for one in said:
+            told += fold.take(one)
+        return [one.rule.name for one in of(Found, told)]
+
+    both = ["create_other_name", "address_changed"]
+    assert found(9, b"capture") == both
+    assert found(9, b"another") == []
+    assert found(streams.CLOCKS_NS + 9, b"another") == both
 
 
 def test_what_was_delivered_just_before_its_push_in_another_capture_is_confirmed() -> None:
