@@ -48,48 +48,76 @@ def session(connection: bytes, started: int, ended: int | None, **columns: Any) 
 
 
 def test_a_connector_starves_from_its_last_credit_to_the_grant_or_the_end(lake: Lake) -> None:
-    write(lake, "gold.wallaroo_sessions_history", session(b"c", 1, 90))
-    turn = {"connection_id": b"c"}
+    write(
+        lake,
+        "gold.wallaroo_sessions_history",
+        session(b"c", 1, 90, dialect="seed_sid"),
+        session(b"open", 1, None, credits=-2, zero_at_ns=99),
+        session(b"full", 1, None, credits=1),
+        session(b"sink", 1, None, dialect="sink_v2b", credits=0, zero_at_ns=5),
+        session(b"hole", 1, None),
+        # It fell silent, so its end was not captured.
+        session(b"silent", 1, 200) | {"ended": "capture_end"},
+    )
+    turn = {"connection_id": b"c", "balance": 2}
     write(
         lake,
         "gold.wallaroo_credits",
-        turn | {"arrived_at_ns": 10, "granted": 5, "spent": 0, "overdrawn": 0},
-        turn | {"arrived_at_ns": 30, "granted": 2, "spent": 5, "overdrawn": 1, "zero_at_ns": 25},
+        turn | {"arrived_at_ns": 10, "kind": "OK", "granted": 5, "spent": 0, "overdrawn": 0},
+        turn | {"arrived_at_ns": 30, "kind": "ACK", "granted": 2, "spent": 5, "overdrawn": 1, "zero_at_ns": 25},
+        turn | {"arrived_at_ns": 50, "kind": "NACK", "granted": 2, "spent": 2, "overdrawn": 0, "zero_at_ns": 40},
         turn | {"arrived_at_ns": 90, "granted": 0, "spent": 2, "overdrawn": 0, "zero_at_ns": 70},
+        turn | {"connection_id": b"silent", "arrived_at_ns": 200, "granted": 0, "overdrawn": 1, "zero_at_ns": 100},
+        # A grant may be in the hole after which the balance isn't known.
+        {"connection_id": b"hole", "arrived_at_ns": 30, "kind": "ACK", "granted": 2, "overdrawn": 0, "zero_at_ns": 25},
     )
-    columns = "started_at_ns, ended_at_ns, duration_ns, ended_by, overdrawn, program_name"
+    write(lake, "bronze.captures", {"last_arrived_at_ns": 500}, {"last_arrived_at_ns": 300})
+    columns = "started_at_ns, ended_at_ns, duration_ns, ended_by, granted, overdrawn, program_name"
     found = rows(lake, f"SELECT {columns} FROM gold.wallaroo_starvation ORDER BY started_at_ns")
-    assert [tuple(row.values()) for row in found] == [(25, 30, 5, "grant", 1, "p"), (70, 90, 20, "close", 0, "p")]
+    assert [tuple(row.values()) for row in found] == [
+        (25, 30, 5, "ack", 2, 1, "p"),
+        (40, 50, 10, "nack", 2, 0, "p"),
+        (70, 90, 20, "close", 0, 0, "p"),
+        (99, None, 401, None, None, 2, "p"),
+        (100, None, 400, None, None, 1, "p"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("given", "acked", "sent", "verdict"),
+    ("given", "acked", "sent", "verdict", "affected"),
     [
-        (10, 10, 12, "exact"),
-        (9, 10, 12, "replay"),
-        (11, 10, 12, "ahead"),
-        (12, 10, 12, "ahead"),
-        (13, 10, 12, "never_sent"),
-        (12, None, 12, "ahead"),
-        (13, None, 12, "never_sent"),
-        (2**64 - 1, 10, 12, "anew"),
-        (None, 10, 12, "unknown"),
-        (10, None, None, "unknown"),
+        (10, 10, 12, "exact", (None, None)),
+        (9, 10, 12, "replay", (10, 10)),
+        (7, 10, 12, "replay", (8, 10)),
+        (11, 10, 12, "ahead", (11, 11)),
+        (12, 10, 12, "ahead", (11, 12)),
+        (15, 10, 12, "never_sent", (13, 15)),
+        (12, None, 12, "ahead", (2, 12)),
+        (13, None, 12, "never_sent", (13, 13)),
+        (2**64 - 1, 10, 12, "anew", (None, None)),
+        (None, 10, 12, "unknown", (None, None)),
+        (10, None, None, "unknown", (None, None)),
     ],
 )
 def test_a_resume_is_compared_with_all_sessions_before(
-    lake: Lake, given: int | None, acked: int | None, sent: int | None, verdict: str
+    lake: Lake,
+    given: int | None,
+    acked: int | None,
+    sent: int | None,
+    verdict: str,
+    affected: tuple[int | None, int | None],
 ) -> None:
     write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, 5), session(b"2", 6, 8), session(b"3", 9, None))
     stream = {"stream_id": 4}
     write(
         lake,
         "gold.wallaroo_streams_history",
-        stream | {"connection_id": b"1", "last_acked": acked, "last_sent": sent},
+        # The last message had id 0, which workers of v2 take at any time.
+        stream | {"connection_id": b"1", "last_acked": acked, "first_id": 2, "last_sent": 0, "highest_sent": sent},
         stream | {"connection_id": b"2"},
-        stream | {"connection_id": b"3", "last_sent": 20},
+        stream | {"connection_id": b"3", "highest_sent": 20},
     )
-    answer = {"row_kind": "message", "stream_id": 4, "connection_id": b"3"}
+    answer = {"row_kind": "message", "stream_id": 4, "connection_id": b"3", "arrived_at_ns": 10}
     kind = {"kind": "NOTIFY_ACK", "success": True}
     # A later answer of the session, to a NACK's NOTIFY, doesn't count.
     answers = [(100, 20), *([] if given is None else [(50, given)])]
@@ -105,7 +133,8 @@ def test_a_resume_is_compared_with_all_sessions_before(
     assert found["verdict"] == verdict
     assert (found["last_acked_before"], found["last_sent_before"]) == (acked, sent)
     assert (found["resume_point"], found["previous_connection_id"]) == (None if verdict == "anew" else given, b"2")
-    assert not found["previous_was_open"]
+    assert (found["first_id_affected"], found["last_id_affected"]) == affected
+    assert found["also_open_on"] is None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -114,7 +143,7 @@ def test_the_greatest_reference_says_that_nothing_was_seen_only_in_dialects_that
 ) -> None:
     sessions = session(b"1", 1, 5, dialect=dialect), session(b"2", 6, None, dialect=dialect)
     write(lake, "gold.wallaroo_sessions_history", *sessions)
-    stream = {"stream_id": 4, "last_acked": 1, "last_sent": 2}
+    stream = {"stream_id": 4, "last_acked": 1, "highest_sent": 2}
     write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
     message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 2**64 - 1}
     write(
@@ -129,7 +158,7 @@ def test_the_greatest_reference_says_that_nothing_was_seen_only_in_dialects_that
 
 def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) -> None:
     write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None, partial=True), session(b"2", 6, None))
-    stream = {"stream_id": 4, "last_acked": 1, "last_sent": 2}
+    stream = {"stream_id": 4, "last_acked": 1, "highest_sent": 2}
     write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
     message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 3}
     write(
@@ -137,8 +166,137 @@ def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) ->
         "silver.wallaroo",
         {"row_kind": "message", "stream_id": 4, "connection_id": b"2", "byte_start": 0, "message": message},
     )
-    (found,) = rows(lake, "SELECT verdict, previous_was_open FROM gold.wallaroo_resumes")
-    assert found == {"verdict": "unknown", "previous_was_open": True}
+    (found,) = rows(lake, "SELECT verdict, also_open_on FROM gold.wallaroo_resumes")
+    assert found == {"verdict": "unknown", "also_open_on": b"1"}
+
+
+def _model_of_resumes(held: list[dict[str, Any]]) -> dict[bytes, tuple[Any, ...]]:
+    """By connection: verdict, ids affected and the other living connection. `held`: sessions of one stream id."""
+    found = {}
+    for this in held:
+        at = this["started"] if this["answered"] is None else this["answered"]
+        mine = [one for one in held if one["who"] == this["who"] and one["started"] < this["started"]]
+        before = [one for one in held if (at if one is this else one["answered"] or one["started"]) < at]
+        if not mine or this["who"] is None:
+            continue
+        sent = max((one["sent"] for one in mine if one["sent"] is not None), default=None)
+        acked = max((one["acked"] for one in mine if one["acked"] is not None), default=None)
+        given, asked = this["given"], this["asked"]
+        affected: tuple[int | None, int | None] = None, None
+        if given is None or sent is None or any(one["partial"] for one in mine):
+            verdict = "unknown"
+        elif given > sent:
+            reached = max((point or 0 for one in before for point in (one["sent"], one["given"])), default=0)
+            unsure = any(one["partial"] or one["ended"] is None or one["lost"] for one in before)
+            verdict = "unknown" if unsure or given == asked or given <= reached else "never_sent"
+            affected = (sent + 1, given) if verdict == "never_sent" else affected
+        elif acked is None or given > acked:
+            firsts = [one["first"] for one in mine if one["first"] is not None]
+            verdict, affected = "ahead", (min(firsts) if acked is None else acked + 1, given)
+        elif given == acked:
+            verdict = "exact"
+        else:
+            verdict, affected = "replay", (given + 1, acked)
+        living = [one for one in mine if one["ended"] is None or one["ended"] > at]
+        also = max(living, key=lambda one: (one["ended"] or 10**9, one["started"]))["connection"] if living else None
+        found[this["connection"]] = (verdict, *affected, also)
+    return found
+
+
+@pytest.mark.property
+def test_resumes_are_those_of_a_plain_model(lake: Lake) -> None:
+    """Instances share streams, sessions overlap, and some are not captured as a whole, or have not ended."""
+    random = Random(5)
+    sessions, streams, frames = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    expected: dict[bytes, tuple[Any, ...]] = {}
+    for stream_id in range(400):
+        held = list[dict[str, Any]]()
+        for number, started in enumerate(sorted(random.sample(range(0, 900, 100), random.randint(2, 5)))):
+            answered = random.choice([started + 1, started + 1, started + 250 + number, None])
+            given = None if answered is None else random.randint(0, 14)
+            first = random.choice([None, 1, 2, 3])
+            held.append(
+                {
+                    "connection": b"%d %d" % (stream_id, number),
+                    "who": random.choice(["i", "i", "i", "j", None]),
+                    "started": started,
+                    "answered": answered,
+                    "ended": random.choice([started + 20 + number] * 2 + [started + 330 + number, None]),
+                    "lost": random.random() < 0.1,
+                    "partial": random.random() < 0.1,
+                    "first": first,
+                    "sent": None if first is None else first + random.randint(0, 9),
+                    "acked": None if first is None else random.choice([None, random.randint(1, 6)]),
+                    "given": given,
+                    "asked": random.choice([0, given]),
+                }
+            )
+        expected |= _model_of_resumes(held)
+        for one in held:
+            names = {"program_name": one["who"] and "p", "instance_name": one["who"], "partial": one["partial"]}
+            how = {"ended": "capture_end" if one["lost"] else None if one["ended"] is None else "closed"}
+            sessions.append(session(one["connection"], one["started"], one["ended"]) | names | how)
+            streams.append(
+                {"connection_id": one["connection"], "stream_id": stream_id, "first_id": one["first"]}
+                | {"highest_sent": one["sent"], "last_acked": one["acked"], "resume_point": one["given"]}
+            )
+            for kind, point in (("NOTIFY", one["asked"]), ("NOTIFY_ACK", one["given"])):
+                if point is not None and one["answered"] is not None:
+                    frame = said(one["connection"], one["answered"], kind, point_of_ref=point, success=True)
+                    frames.append(frame | {"stream_id": stream_id})
+    write(lake, "gold.wallaroo_sessions_history", *sessions)
+    write(lake, "gold.wallaroo_streams_history", *streams)
+    write(lake, "silver.wallaroo", *frames)
+    shown = ("verdict", "first_id_affected", "last_id_affected", "also_open_on")
+    found = {
+        row["connection_id"]: tuple(row[name] for name in shown)
+        for row in rows(lake, "SELECT * FROM gold.wallaroo_resumes")
+    }
+    assert found == expected
+    verdicts = [verdict for verdict, *_ in found.values()]
+    assert all(verdicts.count(each) > 5 for each in ("exact", "replay", "ahead", "never_sent", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("other", "asked", "verdict"),
+    [
+        ({}, 0, "never_sent"),
+        # Who sent that far: another instance, of the same stream.
+        ({"highest_sent": 15}, 0, "unknown"),
+        # Or it had been given that point, and sent nothing.
+        ({"resume_point": 15}, 0, "unknown"),
+        ({"partial": True}, 0, "unknown"),
+        ({"ended_at_ns": None}, 0, "unknown"),
+        ({"ended": "capture_end"}, 0, "unknown"),
+        # Workers that don't know a stream repeat the reference of its NOTIFY.
+        ({}, 15, "unknown"),
+    ],
+)
+def test_nothing_counts_as_never_sent_that_another_session_may_explain(
+    lake: Lake, other: dict[str, Any], asked: int, verdict: str
+) -> None:
+    of_session = {name: value for name, value in other.items() if name in ("partial", "ended_at_ns", "ended")}
+    sessions = session(b"1", 1, 5), session(b"2", 6, 8, instance_name="j") | of_session, session(b"3", 9, None)
+    write(lake, "gold.wallaroo_sessions_history", *sessions)
+    stream = {"stream_id": 4, "last_acked": 10, "highest_sent": 12}
+    of_stream = {name: value for name, value in other.items() if name not in of_session}
+    write(
+        lake,
+        "gold.wallaroo_streams_history",
+        stream | {"connection_id": b"1"},
+        stream | {"connection_id": b"2"} | of_stream,
+        stream | {"connection_id": b"3"},
+    )
+    write(
+        lake,
+        "silver.wallaroo",
+        said(b"3", 10, "NOTIFY", point_of_ref=asked),
+        said(b"3", 11, "NOTIFY_ACK", point_of_ref=15, success=True),
+        # Later it goes on from there.
+        said(b"3", 12, "NOTIFY", point_of_ref=15),
+    )
+    (found,) = rows(lake, "SELECT verdict FROM gold.wallaroo_resumes")
+    assert found["verdict"] == verdict
 
 
 def said(connection: bytes, at: int, kind: str, **message: Any) -> dict[str, Any]:
@@ -393,7 +551,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     chain: list[tuple[int, bytes, int]] = []
     states: list[dict[bytes, bytes | None]] = []
     contents: dict[bytes, dict[bytes, bytes | None]] = {}
-    undone: dict[tuple[int, bytes], tuple[bytes | None, bytes | None]] = {}
+    undone: dict[tuple[int, bytes], tuple[Any, ...]] = {}
 
     def values() -> dict[bytes, bytes | None]:
         state: dict[bytes, bytes | None] = {}
@@ -407,6 +565,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
             number, block_hash, since = chain.pop()
             removed |= contents[block_hash].keys()
             spans.append({"number": number, "block_hash": block_hash, "valid_from_ns": since, "valid_to_ns": at})
+        ancestor = chain[-1][:2] if chain else None
         for _ in range(random.randint(1, 3)):
             number, block_hash = len(chain), random.randbytes(32)
             keys = random.sample([b"a", b"b", b"c", b"d"], random.randrange(3))
@@ -415,7 +574,7 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
             for key, value in contents[block_hash].items():
                 updates.append({"block_hash": block_hash, "number": number, "key": key, "value": value})
                 updates[-1]["operation"] = "delete" if value is None else "set"
-        undone |= {(at, key): (before[key], values().get(key)) for key in removed}
+        undone |= {(at, key): (before[key], values().get(key), ancestor) for key in removed}
         states.append(values())
     spans += [{"number": n, "block_hash": h, "valid_from_ns": since, "canonical": True} for n, h, since in chain]
     write(lake, "gold.cardinal_batch_updates", *updates)
@@ -423,7 +582,13 @@ def test_values_and_what_reorgs_took_back_are_those_of_the_chain(lake: Lake) -> 
     found = {row["key"]: row["value"] for row in rows(lake, "SELECT * FROM gold.cardinal_values")}
     assert found == values()
     taken = rows(lake, "SELECT * FROM gold.cardinal_undo")
-    assert {(row["removed_at_ns"], row["key"]): (row["before"], row["after"]) for row in taken} == undone
+    assert {
+        (row["removed_at_ns"], row["key"]): (
+            *(row["before"], row["after"]),
+            (row["ancestor_number"], row["ancestor_hash"]),
+        )
+        for row in taken
+    } == undone
     assert len(taken) == len(undone) > 10
     history = rows(lake, "SELECT * FROM gold.cardinal_values_history")
     for at, state in enumerate(states, start=1):

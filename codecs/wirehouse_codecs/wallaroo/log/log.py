@@ -46,7 +46,7 @@ from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
+from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome, State
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
@@ -187,7 +187,7 @@ class Conversation:
         for found in session.end(end, closed.place, received, closed.side):
             self._find(found, closed.place)
         if session.memory.credits is not None:
-            self._turn(closed.place, 0, session.memory.credits)
+            self._turn(closed.place, None, 0, session.memory.credits)
 
     def _notice_unseen(self) -> None:
         """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
@@ -205,8 +205,8 @@ class Conversation:
                 continue
             place = read.received.place
             if outcome.granted:
-                self._turn(place, outcome.granted, outcome.credits)
-            is_zero = bool(outcome.spent) and outcome.credits == 0
+                self._turn(place, outcome.kind.value, outcome.granted, outcome.credits)
+            is_zero = bool(outcome.spent) and outcome.credits == 0 and _streams(outcome)
             self._spend(outcome.spent, int(_is_overdrawn(outcome)), place.arrived_at_ns if is_zero else None)
 
     def _tell(self, read: runner.Read) -> None:
@@ -333,7 +333,11 @@ class Conversation:
             run.rows.column(name).fill_null(0).to_numpy() for name in ("granted", "spent", "balance", "piece")
         )
         known = run.rows.column("balance").is_valid().to_numpy()
-        zeros = np.flatnonzero((spent > 0) & (balance == 0) & known)
+        streams = np.ones(len(spent), np.bool_)
+        # Plain frames are those of a session that streams.
+        streams[[row for row, read in run.read.items() if not _streams(read.outcome)]] = False
+        zeros = np.flatnonzero((spent > 0) & (balance == 0) & known & streams)
+        kinds = run.rows.column("kind")
         overdrawn = np.array([row for row, read in run.read.items() if _is_overdrawn(read.outcome)], np.int64)
 
         def place(row: int) -> Place:
@@ -341,7 +345,8 @@ class Conversation:
 
         for begin, end in pairwise(sorted({0, *np.flatnonzero(granted).tolist(), len(granted)})):
             if granted[begin]:
-                self._turn(place(begin), int(granted[begin]), int(balance[begin]) if known[begin] else None)
+                after = int(balance[begin]) if known[begin] else None
+                self._turn(place(begin), kinds[begin].as_py(), int(granted[begin]), after)
             zero = zeros[(zeros >= begin) & (zeros < end)][:1]
             self._spend(
                 int(spent[begin:end].sum()),
@@ -356,10 +361,11 @@ class Conversation:
         if since.zero_at_ns is None:
             since.zero_at_ns = zero_at_ns
 
-    def _turn(self, place: Place, granted: int, balance: int | None) -> None:
-        """Tell what happened since the last grant."""
+    def _turn(self, place: Place, kind: str | None, granted: int, balance: int | None) -> None:
+        """Tell what happened since the last grant, up to this one by a frame of `kind`."""
         since = self._credits
         told = {
+            "kind": kind,
             "granted": granted,
             "balance": balance,
             "spent": since.spent,
@@ -389,9 +395,11 @@ class Conversation:
         if session is None or session.memory.first_ns is None:
             return {}
         memory = session.memory
-        rows: dict[int | None, dict[str, Any]] = {
-            None: session_row(memory, self._connection.connection_id, self._worker)
-        }
+        waits = memory.state is State.STREAMING and memory.ended is None
+        is_dry = waits and memory.credits is not None and memory.credits <= 0
+        zero_at_ns = self._credits.zero_at_ns if is_dry else None
+        own = session_row(memory, self._connection.connection_id, self._worker) | {"zero_at_ns": zero_at_ns}
+        rows: dict[int | None, dict[str, Any]] = {None: own}
         for stream_id, stream in memory.streams.items():
             rows[stream_id] = stream_row(memory, stream, self._names.get(stream_id))
         return rows
@@ -448,3 +456,7 @@ def _hasher(key: bytes) -> Callable[[bytes], bytes]:
 
 def _is_overdrawn(outcome: Outcome | None) -> bool:
     return outcome is not None and any(found.rule.name == "credits_overdrawn" for found in outcome.findings)
+
+
+def _streams(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.state is State.STREAMING

@@ -87,6 +87,7 @@ def stream_row(memory: Memory, stream: Stream, name: str | None) -> dict[str, An
         "unacked": len(stream.unacked()) + stream.forgotten_unacked,
         "first_id": stream.first_id,
         "last_sent": stream.last_id,
+        "highest_sent": stream.highest_id,
         "last_acked": stream.last_acked,
         "resume_point": _known(stream.references, memory.dialect),
         "program_name": None if program is None else text_of(program),

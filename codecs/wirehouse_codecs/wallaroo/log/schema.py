@@ -64,6 +64,7 @@ SESSION_TYPE: Final = pa.struct(
         ("cookie_hash", pa.binary()),
         ("initial_credits", pa.int64()),
         ("credits", pa.int64()),
+        ("zero_at_ns", pa.int64()),
         ("granted", pa.int64()),
         ("spent", pa.int64()),
         ("eos_messages", pa.int64()),
@@ -91,6 +92,7 @@ STREAM_TYPE: Final = pa.struct(
         ("unacked", pa.int64()),
         ("first_id", ID_TYPE),
         ("last_sent", ID_TYPE),
+        ("highest_sent", ID_TYPE),
         ("last_acked", ID_TYPE),
         ("resume_point", ID_TYPE),
         ("program_name", pa.string()),
@@ -99,6 +101,7 @@ STREAM_TYPE: Final = pa.struct(
 )
 CREDIT_TYPE: Final = pa.struct(
     [
+        ("kind", pa.string()),
         ("granted", pa.int64()),
         ("balance", pa.int64()),
         ("spent", pa.int64()),

@@ -6,14 +6,33 @@ from collections.abc import Iterable
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.support.landed import cut, landed_file, landed_packets, read_log, segments
 from tests.support.searches import fast_first
-from wirehouse_codecs.simulate.script import Disturbances, Send, packets
-from wirehouse_codecs.tcp.endpoints import Direction
+from tests.support.wallaroo_by_hand import (
+    SECOND,
+    C,
+    Say,
+    ack,
+    answer,
+    hello,
+    message,
+    notify,
+    ok,
+    restart,
+    t_ack,
+    t_hello,
+    t_message,
+    t_nack,
+    t_notify,
+    t_ok,
+)
+from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Send, packets
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.frames import Error, Hello
 from wirehouse_codecs.wallaroo.log import log, schema
@@ -192,3 +211,87 @@ def test_frames_that_are_told_at_the_end_have_the_place_of_their_packets() -> No
     messages = [row for row in told(rows) if row["row_kind"] == "message"]
     assert messages
     assert {row["record_number"]: row["arrived_at_ns"] for row in messages}.items() <= arrived.items()
+
+
+# Since when a connector has no credit
+
+
+def dry_spans(steps: Iterable[Say], *, ends: bool = False) -> tuple[list[tuple[Any, ...]], list[int | None]]:
+    """Of a connection in which a side says something every second: spans, and since when one goes on.
+
+    Times are numbers of steps.
+    """
+    opened_ns, now_ns = 1000 * SECOND, 1000 * SECOND
+    events: list[Send | Close] = []
+    for step in steps:
+        now_ns += SECOND
+        events.append(Send(now_ns, step.side, step.data))
+    if ends:
+        events.append(Close(now_ns + SECOND, C))
+    script = Conversation(Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", PORT), opened_ns, events)
+    captured = segments(landed_packets(packets(script)), PORT)
+    # Before the connection would count as idle.
+    rows = read_log(captured, log.starter(WallarooOptions(), KEY), schema.SCHEMA, {"0": now_ns + 9 * SECOND})
+
+    def step_at(at_ns: int | None) -> int | None:
+        return None if at_ns is None else (at_ns - opened_ns) // SECOND - 1
+
+    turns = [row for row in rows if row["row_kind"] == "credit" and row["credit"]["zero_at_ns"] is not None]
+    spans = [
+        (step_at(row["credit"]["zero_at_ns"]), step_at(row["arrived_at_ns"]), row["credit"]["kind"]) for row in turns
+    ]
+    return spans, [step_at(row["session"]["zero_at_ns"]) for row in rows if row["row_kind"] == "session"]
+
+
+@pytest.mark.parametrize("compiled_from_bytes", [0, 1 << 40])
+def test_a_connector_has_no_credit_until_a_grant_and_while_its_session_streams(
+    compiled_from_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", compiled_from_bytes)
+    dry = [hello(), ok(2), notify(), answer(), message(1)]
+    assert dry_spans(dry[:-1]) == ([], [None])
+    assert dry_spans(dry) == ([], [4])
+    assert dry_spans([*dry, message(2)]) == ([], [4])
+    assert dry_spans([*dry, ack(0, (1, 1))]) == ([], [4])
+    assert dry_spans([*dry, message(2), ack(5)]) == ([(4, 6, "ACK")], [None])
+    assert dry_spans(dry, ends=True) == ([(4, 5, None)], [None])
+    # It is asked to leave: it needs none.
+    assert dry_spans([*dry[:-1], restart(), message(1)], ends=True) == ([], [None])
+    assert dry_spans([*dry, restart()]) == ([], [None])
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("compiled_from_bytes", [0, 1 << 40])
+def test_spans_without_credit_are_those_of_a_plain_model(
+    compiled_from_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", compiled_from_bytes)
+    random, kinds, goes_on = Random(3), list[str | None](), 0
+    for _ in range(80):
+        balance, expected = random.randint(2, 9), list[tuple[Any, ...]]()
+        steps: list[Say] = [t_hello(), t_ok(granted=balance), t_notify(), t_message(1)]
+        balance -= 2
+        since = None if balance else 3
+        for number in range(2, random.randint(3, 30)):
+            match random.choice(["message"] * 4 + ["ack", "nack"]):
+                case "message":
+                    steps.append(t_message(number))
+                    balance -= 1
+                    since = len(steps) - 1 if not balance else since
+                case kind if kind == "ack" or balance < 0:
+                    granted = random.randint(1, 4) - min(balance, 0)
+                    steps.append(t_ack(granted))
+                    expected += [] if since is None else [(since, len(steps) - 1, "ACK")]
+                    balance, since = balance + granted, None
+                case _:
+                    steps.append(t_nack(0))
+                    expected += [] if since is None else [(since, len(steps) - 1, "NACK")]
+                    steps.append(t_notify())
+                    since = None if balance else len(steps) - 1
+        ends = random.random() < 0.5
+        if ends and since is not None:
+            expected.append((since, len(steps), None))
+        assert dry_spans(steps, ends=ends) == (expected, [None if ends else since])
+        kinds += [kind for _, _, kind in expected]
+        goes_on += not ends and since is not None
+    assert min(*(kinds.count(kind) for kind in ("ACK", "NACK", None)), goes_on) > 5
