@@ -83,7 +83,7 @@ class SnapshotCodec(Generic[State]):
         """The state that `write` wrote. StateVersionError and StateDamagedError: see the module."""
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StateDamagedError(what=self._what, reason=f"no JSON: {error}") from error
         if not isinstance(content, dict):
             raise StateDamagedError(what=self._what, reason="the JSON is no object")
