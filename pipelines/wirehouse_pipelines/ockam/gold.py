@@ -26,7 +26,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "9"
+VERSION = "10"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -314,10 +314,16 @@ class _Run:
             *place,
             "message.index",
             F.lit(True).alias("pushed"),
-            "answers.data",
-            "answers.data_bytes",
+            # Of an unsure answer it isn't known which push was saved.
+            *(
+                F.when(~F.col("answers.unsure"), F.col(f"answers.{name}")).alias(known)
+                for name, known in (
+                    ("data", "data"),
+                    ("data_bytes", "data_bytes"),
+                    ("requested_at_ns", "pushed_at_ns"),
+                )
+            ),
             F.col("requester").alias("publisher"),
-            F.col("answers.requested_at_ns").alias("pushed_at_ns"),
         )
         pulls = pulled.select(
             *place, F.coalesce("consumer", "requester").alias("consumer"), F.inline("message.messages")

@@ -239,8 +239,9 @@ def observations_of(row: Row) -> Iterator[Observation]:
         for pulled in message["messages"]:
             yield Observation(where, address, int(pulled["index"]), _digest(pulled["data"]), False)
     elif message["kind"] == Kind.PUSH_RESPONSE and message["status"] == Status.OK:
-        data = (row["answers"] or {}).get("data")
-        if data is not None:
+        answers = row["answers"] or {}
+        data = answers.get("data")
+        if data is not None and not answers["unsure"]:
             yield Observation(where, address, int(message["index"]), _digest(data), True)
 
 

@@ -142,6 +142,7 @@ class Plain:
         names = self.memory.names
         self._fixed[judge_loops.SPECIFICATION] = Names.SPECIFICATION in names
         self._fixed[judge_loops.IMPLEMENTATION] = Names.IMPLEMENTATION in names
+        self._fixed[judge_loops.MISSED] = self.session.coverage.partial or bool(self.memory.undecoded)
         frames = judge_loops.Frames(rows.data, rows.arrived_at_ns, held_back, *rows.arrays, rows.group_of)
         row = int(judge_loops.advance(begin, end, frames, state.books(self._fixed), rows.answered))
         if row > begin:

@@ -45,9 +45,9 @@ REQUEST_NUMBERS = 12
 PUSHES, CONFIRMED, PULLS, DELIVERED, NOW_NS, COUNT, HEAD, OPEN_REQUESTS, DATA_BYTES_HELD = range(9)
 SESSION_NUMBERS = 9
 COUNTED: Final = ("pushes", "confirmed", "pulls", "delivered")
-#: What doesn't change.
-TIMEOUT_NS, MOST_OPEN, MOST_HELD, MOST_RUNS, SPECIFICATION, IMPLEMENTATION = range(6)
-FIXED_NUMBERS = 6
+#: What doesn't change. MISSED: requests may have been missed.
+TIMEOUT_NS, MOST_OPEN, MOST_HELD, MOST_RUNS, SPECIFICATION, IMPLEMENTATION, MISSED = range(7)
+FIXED_NUMBERS = 7
 
 #: What is looked up: open requests of a kind, and ids of pushes that were not saved.
 PUSHED, PULLED, GOT, UNSAVED = range(4)
@@ -260,6 +260,13 @@ def holds(slot: int, number: int, sets: Array, runs: Array) -> bool:
     return False
 
 
+@inlined
+def rises(slot: int, number: int, sets: Array, runs: Array) -> bool:
+    """The number is above all in the set, which is not empty."""
+    last = wide(sets[slot, RUNS]) - 1
+    return bool(last >= 0 and runs[slot, 1, last] < number)
+
+
 @compiled
 def add(slot: int, number: int, sets: Array, runs: Array, most: int) -> None:
     """Put the number into the set."""
@@ -357,6 +364,8 @@ def take_push(row: int, pair: int, frames: Frames, books: Books) -> int:
     if not pairs[pair, USABLE] or number >= _WORD(BEYOND) or holds(pair, wide(number), pairs, books.pair_runs):
         return _LEFT
     if was_not_saved(pair, number, books):
+        return _LEFT
+    if books.fixed[MISSED] and not rises(pair, wide(number), pairs, books.pair_runs):
         return _LEFT
     request = wait(row, PUSHED, pair, number, frames, books)
     if request < 0:

@@ -142,11 +142,11 @@ class Connection:
         cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
         session, coverage = self.session, self.session.coverage
         ends = frames.stream_ends()
-        held_back, unasked_end = frames.held_back(coverage), coverage.unasked_end
+        held_back, unasked = frames.held_back(coverage), coverage.unasked
         while row < len(rows):
             begin, is_plain = row, rows.worth and len(rows) - row >= cost
-            if coverage.unasked_end != unasked_end:
-                held_back, unasked_end = frames.held_back(coverage), coverage.unasked_end
+            if coverage.unasked != unasked:
+                held_back, unasked = frames.held_back(coverage), coverage.unasked
             while is_plain and row < len(rows):
                 row, is_plain = plain.advance(rows, row, held_back)
                 coverage.taken = _taken(coverage.taken, ends, row)
@@ -206,7 +206,7 @@ class _Frames(CutFrames):
         """By piece: it came with the packet that showed a hole, may have been answered before it came, or may know the
         rest of a frame that is begun."""
         found = self._knows_frame(coverage)
-        gap, unasked_end = coverage.gap, coverage.unasked_end
+        unasked_end, found_at = coverage.unasked
         if unasked_end:
             client = SIDES.index(Direction.CLIENT)
             for number in np.flatnonzero(self._owners == client).tolist():
@@ -216,9 +216,10 @@ class _Frames(CutFrames):
                 found[number] |= is_early
                 if not is_early:
                     break
-        if gap is not None:
-            for number in np.flatnonzero(self.arrived_at_ns == gap.arrived_at_ns).tolist():
-                found[number] |= self.place_of(number) == gap
+        for place in (coverage.gap, found_at if unasked_end else None):
+            if place is not None:
+                for number in np.flatnonzero(self.arrived_at_ns == place.arrived_at_ns).tolist():
+                    found[number] |= self.place_of(number) == place
         return found
 
     def here(self, row: int) -> dict[Direction, int]:
@@ -333,7 +334,7 @@ class _Carried(NamedTuple):
             np.array([request.where.byte_start for request in requests], np.int64),
             np.array([request.index or 0 for request in requests], np.uint64),
             np.array([request.limit or 0 for request in requests], np.uint64),
-            np.array([request.state is RequestState.UNSURE for request in requests], np.bool_),
+            np.array([request.state is RequestState.UNSURE or request.shares_id for request in requests], np.bool_),
             np.array([request.data is not None for request in requests], np.bool_),
             np.cumsum(held) - held,
             np.array([request.data_bytes or 0 for request in requests], np.uint32),

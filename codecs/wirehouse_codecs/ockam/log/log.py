@@ -45,7 +45,7 @@ from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
-SNAPSHOT_VERSION: Final = 5
+SNAPSHOT_VERSION: Final = 6
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.

@@ -72,6 +72,12 @@ class Coverage:
         """Messages from before were missed, or some since."""
         return self.partial_at_ns is not None
 
+    @property
+    def unasked(self) -> tuple[int, Place | None]:
+        """By what a request may be answered already: up to where responses answer nothing, and the place of the first
+        frame of the client, with which others may have waited."""
+        return self.unasked_end, self.found_at.get(Direction.CLIENT)
+
     def peer_received(self, direction: Direction, byte_end: int) -> int:
         """How many bytes of the other side the sender of these had received, at most."""
         if self.peer_received_of is not None:

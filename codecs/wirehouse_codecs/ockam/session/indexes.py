@@ -99,7 +99,8 @@ def _is_saved(memory: Memory, frame: Frame, key: IndexKey) -> bool:
 
 
 def _check_index(memory: Memory, frame: Frame, request: Request, key: IndexKey, index: int | None) -> None:
-    is_sure = frame.answers is not None and not frame.answers.unsure
+    # A missed GetIndex for the same key has the same answers.
+    is_sure = frame.answers is not None and not frame.answers.unsure and not frame.partial
     if request.least is not None and (index or 0) < request.least and is_sure:
         frame.break_rule("saved_index_lowered", f"{index}, after {request.least}")
     elif index is None:

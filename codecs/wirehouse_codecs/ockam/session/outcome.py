@@ -49,7 +49,7 @@ class Answers:
     data: bytes | None
     data_bytes: int | None
     #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
-    #: that of another request.
+    #: that of another request. Also of a push after messages were missed, whose id may be that of an earlier one.
     unsure: bool
 
     @classmethod
@@ -65,7 +65,7 @@ class Answers:
             anonymous=request.name is None if is_create else None,
             data=request.data if with_data else None,
             data_bytes=request.data_bytes,
-            unsure=request.was_unsure or request.state is RequestState.UNSURE,
+            unsure=request.was_unsure or request.state is RequestState.UNSURE or request.shares_id,
         )
 
 

@@ -2,6 +2,8 @@
 
 - An answer names the id of its request. Of pulls with one id that are open together, it answers the one that it fits
   best.
+- Clients may use one id for several pushes. Once messages were missed it isn't sure which of them a confirm is for,
+  unless ids rise.
 - A push that is sent again once, directly after its confirm, may have crossed it: that is no reuse of its id.
 - A push or pull to an address that no Init of the connection gave is marked: another connection may have had the Init.
 """
@@ -18,7 +20,7 @@ from wirehouse_codecs.ockam.session.judging import Frame, is_complete, open_requ
 from wirehouse_codecs.ockam.session.memory import SERVICES, Memory, Role, Stream, remember
 from wirehouse_codecs.ockam.session.outcome import ANSWERS_NOTHING, NOT_GIVEN, Answers
 from wirehouse_codecs.ockam.session.requests import Input, Request, RequestKind, digest
-from wirehouse_codecs.ockam.session.undecoded import was_undecoded
+from wirehouse_codecs.ockam.session.undecoded import may_be_undecoded, was_undecoded
 from wirehouse_codecs.ockam.wire.messages import PullRequest, PullResponse, PushRequest, PushResponse, Status
 
 # Pushes
@@ -30,7 +32,18 @@ def judge_push(memory: Memory, frame: Frame, push: PushRequest) -> None:
     is_right = _check_stream(memory, frame, RequestKind.PUSH)
     if is_right:
         _check_reuse(memory, frame, push)
-    open_request(memory, frame, RequestKind.PUSH, is_right, request_id=push.request_id, data=push.data)
+    shares_id = _may_share_id(memory, frame, push.request_id)
+    asked = {"request_id": push.request_id, "data": push.data, "shares_id": shares_id}
+    open_request(memory, frame, RequestKind.PUSH, is_right, **asked)
+
+
+def _may_share_id(memory: Memory, frame: Frame, number: int) -> bool:
+    """A push that was missed may have this id, and its confirm may come yet. Where ids rise above those that were
+    saved none has."""
+    if not frame.partial and not may_be_undecoded(memory, frame, RequestKind.PUSH):
+        return False
+    saved = memory.saved.get((frame.requester, frame.at))
+    return saved is None or saved.ids.count_from(number) > 0
 
 
 def _check_reuse(memory: Memory, frame: Frame, push: PushRequest) -> None:

@@ -142,6 +142,8 @@ class Request:
     data: bytes | None = None
     data_bytes: int | None = None
     digest: bytes = b""
+    #: Of a push: one that was missed may have its id, and what is taken for its confirm may be that one's.
+    shares_id: bool = False
     #: Of a GetIndex: client, stream, partition; and what the answer is at least.
     key: tuple[str, str, int | None] | None = None
     least: int | None = None

@@ -104,6 +104,34 @@ def test_other_data_in_a_pull_than_was_pushed() -> None:
     assert Counter(found) == {"consumer_hole": 1, "data_changed": 4}
 
 
+def of_one_id() -> list[Said]:
+    """Pushes that all have id 1, with up to three open at once; and a pull of what was saved."""
+    said: list[Said] = [
+        (0.1, "p", CreateRequest("orders"), "stream", "pub"),
+        (0.2, "p", CreateResponse("orders"), "pub", "orders-1"),
+    ]
+    for at in range(9):
+        said.append((1 + at / 10, "p", PushRequest(1, b"data %d" % at), "orders-1", "pub"))
+        confirmed_at = 1.05 + at / 10 + (at % 3 == 0) * 0.17 + (at % 3 == 1) * 0.08
+        said.append((confirmed_at, "p", PushResponse(1, Status.OK, at), "pub", "orders-1"))
+    said.sort(key=lambda one: one[0])
+    pulled = PullResponse(1, tuple(StreamMessage(at, b"data %d" % at) for at in range(9)))
+    said.append((3.3, "c", PullRequest(1, 0, 10), "orders-1", "con"))
+    return [*said, (3.4, "c", pulled, "con", "orders-1")]
+
+
+def test_what_was_confirmed_by_an_id_that_repeats_is_not_sure_after_a_loss() -> None:
+    packets = list(captured(*of_one_id()))
+    for first in range(len(packets)):
+        for lost in (range(first), range(first, first + 1)):
+            rows = [one for at, one in enumerate(packets) if at not in lost]
+            heard = Heard()
+            for row in tcp_inspection.read(landed_packets(rows), starter(OckamOptions()), SCHEMA, PORT):
+                heard.take(row)
+            found = [one.rule.name for one in heard.told() if isinstance(one, Found)]
+            assert "data_changed" not in found, lost
+
+
 def split(*said: Said) -> dict[tuple[str | None, str], ConsumerRow]:
     """What is known of clients by messages of several connections."""
     heard = Heard()

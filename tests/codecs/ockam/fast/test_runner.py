@@ -432,6 +432,43 @@ def test_answers_behind_a_hole_are_unsure_and_plain() -> None:
     assert all(row["missed"] for row in messages)
 
 
+def late_pieces() -> list[Data]:
+    """A capture from the middle: confirms, then a packet that releases several frames of the client, then answers."""
+    said: list[tuple[Direction, Message, int]] = [
+        *((S, PushResponse(number, Status.OK, number), 1) for number in (7, 8, 9)),
+        (C, PushRequest(10, b"data"), 2),
+        *((C, PullRequest(number, 0, 9), 2) for number in range(11, 17)),
+        (S, PushResponse(10, Status.OK, 10), 3),
+        *((S, PullResponse(number, ()), 3) for number in range(11, 17)),
+        *((C, PushRequest(number, b"data"), 4) for number in (5, 17, 17, 18)),
+        *((S, PushResponse(number, Status.OK, 2 * number), 5) for number in (5, 17, 17, 18)),
+    ]
+    at, pieces = {C: 0, S: 0}, []
+    for side, message, number in said:
+        to, back = ("s_1", "me") if side is C else ("me", "s_1")
+        data = framed(message, to, back, BARE, Names.SPECIFICATION)
+        pieces.append(Data(side, at[side], data, place(SECOND + number, number)))
+        at[side] += len(data)
+    return pieces
+
+
+def test_answers_of_a_connection_that_began_before_are_as_unsure_wherever_its_pieces_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces, told = late_pieces(), []
+    # The client had received the confirms of what it sent before.
+    received = {C: sum(len(piece.data) for piece in pieces[:3]), S: 0}
+    monkeypatch.setattr(Connection, "peer_received", lambda _, side, byte_end: received[side])
+    for cut in range(len(pieces) + 1):
+        for is_compiled in (False, True):
+            one = Told("middle", is_compiled)
+            rows = [row for run in (pieces[:cut], pieces[cut:]) if run for row in one.take(run)[0].to_pylist()]
+            told.append([(row["byte_start"], row["answers"]) for row in rows if row["row_kind"] == "message"])
+    assert all(each == told[0] for each in told)
+    assert any(answers and answers["unsure"] for _, answers in told[0])
+    assert any(answers and not answers["unsure"] for _, answers in told[0])
+
+
 @pytest.mark.parametrize("least", [2**62 - 1, 2**62, 2**62 + 5, MOST])
 def test_what_is_asked_of_a_large_index(least: int) -> None:
     """Before, in and behind a run that is compiled."""

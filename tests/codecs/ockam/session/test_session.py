@@ -618,7 +618,7 @@ def test_a_message_breaks_only_the_first_of_its_rules() -> None:
 SHOWN_ANYWAY = {
     *("frame", "routed", "payload", "create_not_answered", "address_changed", "index_decreases"),
     *("request_id_reused", "push_unanswered", "pull_not_answered"),
-    *("too_many_messages", "below_requested_index", "response_order", "index_missing_record", "saved_index_lowered"),
+    *("too_many_messages", "below_requested_index", "response_order", "index_missing_record"),
     *("non_canonical", "init_extra_bytes", "init_without_address", "address_not_from_name", "index_not_answered"),
     "wrong_service",
 }
@@ -629,6 +629,29 @@ def test_nothing_is_found_that_a_missed_message_would_explain(rule: str, monkeyp
     late = Dialogue.__init__
     monkeypatch.setattr(Dialogue, "__init__", lambda self, **options: late(self, started_late=True, **options))
     assert set(BROKEN[rule]().found) == {rule} & SHOWN_ANYWAY
+
+
+@pytest.mark.parametrize(("second", "unsure"), [(3, True), (2, True), (4, False)])
+def test_a_confirm_may_be_that_of_a_missed_push_with_the_same_id(second: int, unsure: bool) -> None:
+    whole = opened().push(3, 0).push(second, 1)
+    assert whole.out.answers is not None
+    assert not whole.out.answers.unsure
+    dialogue = opened().push(3, 0).take(Direction.CLIENT, 0).push(9, 1, to=B).push(second, 2)
+    assert dialogue.out.answers is not None
+    assert dialogue.out.answers.unsure is unsure
+    # That none came is found, whichever was confirmed.
+    assert dialogue.c(PushRequest(second, b"x")).end().found.count("push_unanswered") == 1
+
+
+def test_a_confirm_may_be_that_of_an_undecodable_push_with_the_same_id() -> None:
+    dialogue = opened().push(1, 0).take(Direction.CLIENT, **UNDECODABLE).push(1, 1)
+    assert dialogue.out.answers is not None
+    assert dialogue.out.answers.unsure
+
+
+def test_an_index_may_be_that_of_a_missed_get() -> None:
+    dialogue = opened().take(Direction.CLIENT, 0).c(IndexSave(*KEY, 4), "stream_index").c(GET, "stream_index")
+    assert dialogue.s(IndexResponse(*KEY, 3), "stream_index").found == []
 
 
 @pytest.mark.parametrize("direction", Direction)
