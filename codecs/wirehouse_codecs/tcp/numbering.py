@@ -287,6 +287,15 @@ class Numbering(SideState):
         if at is not None and at <= max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
             self._sent = max(self._sent, at)
 
+    def note_reset(self, sequence: int) -> None:
+        """A RST is believed: its side had sent all before `sequence`. The last byte may have been a FIN."""
+        if self.fin is not None or UNKNOWN in (self.expected, sequence) or not self.is_near(sequence):
+            return
+        if self.assumed and self._is_untouched:
+            # Some may have been sent before the capture began.
+            self._opening = self._sent_from != UNKNOWN
+        self._reach = max(self._reach, self.next_byte + distance(sequence, self.expected) - 1)
+
     def needs(self, acknowledgment: int) -> Needs | None:
         """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""
         is_near = self._other != UNKNOWN or self._opening or self.is_credible(acknowledgment)

@@ -134,6 +134,8 @@ The end
   of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
   no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
   packet of that side, and it numbers no bytes.
+- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, but for the last byte: it
+  may have been a FIN.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
@@ -618,6 +620,7 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     if how == "reset" and connection.reset is not None:
         ours, theirs = connection.sides(connection.reset.direction)
         ours.packets, ours.unproven = ours.packets + ours.unproven, 0
+        ours.note_reset(connection.reset.own)
         if connection.reset.acknowledgment is not None:
             theirs.note_acknowledgment(connection.reset.acknowledgment)
     connection.reset = None

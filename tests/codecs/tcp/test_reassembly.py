@@ -1481,17 +1481,19 @@ def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int
     silent_ns = talk.ns
     assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
     assert talk.flow.ends_ns == silent_ns + OPTIONS.hole_wait_ns
+    missing = [("server", "hole", 0, start - 1)] * (0 < start < WINDOW_BYTES)
     if confirmed == "syn":
-        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        assert plain(talk.send(C, 5000, flags=SYN)) == [*missing, "closed reset", "open syn"]
         return
     if confirmed == "time":
         events = talk.flow.expire(silent_ns + OPTIONS.hole_wait_ns)
     else:
         talk.ns = silent_ns - 1000
         events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
-    assert plain(events) == ["closed reset"]
-    assert isinstance(events[0], Closed)
-    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
+    assert plain(events) == [*missing, "closed reset"]
+    closed = events[-1]
+    assert isinstance(closed, Closed)
+    assert (closed.place.record_number, closed.place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
 
 
 def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None:
@@ -1527,7 +1529,8 @@ def test_data_that_a_reset_acknowledges_itself_do_not_refute_it() -> None:
     assert talk.send(S, 1_000, flags=RST | ACK, acknowledgment=3) == []
     assert plain(talk.send(C, 0, b"one")) == [("client", 0, b"one")]
     assert talk.send(S, 0, acknowledgment=3) == [], "it was sent before the RST"
-    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    told = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert plain(told) == [("server", "hole", 0, 999), "closed reset"]
 
 
 def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
@@ -1734,10 +1737,31 @@ def test_a_reset_of_a_side_that_was_not_captured_closes_what_is_silent_then(how:
     before = talk.connection
     if how == "silence":
         assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
-        assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+        told = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
     else:
-        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        told = talk.send(C, 5000, flags=SYN)
+    assert plain(told) == [("server", "hole", 0, 499), "closed reset", "open syn"][: 2 + (how == "syn")]
     assert before.server.packets == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_not_captured_before_a_reset_is_a_hole(again: bool) -> None:
+    """Also if its sender answers what comes later with a RST that stands where the other side acknowledged."""
+    talk = Dialogue().open()
+    told = [*talk.send(C, 0, b"ask"), *talk.send(S, 0, b"answer", acknowledgment=3)]
+    told += talk.send(S, 76, flags=RST | ACK, acknowledgment=3)
+    if again:
+        told += [*talk.send(C, 3, acknowledgment=6), *talk.send(S, 6, flags=RST)]
+    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(told) == [("client", 0, b"ask"), ("server", 0, b"answer"), ("server", "hole", 6, 75), "closed reset"]
+    assert talk.connection.server.missing_bytes == 69, "the last byte may have been a FIN"
+
+
+def test_bytes_that_stand_behind_a_fin_are_not_missing_before_a_reset() -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(S, 0, b"abc", FIN | ACK), *talk.send(S, 50, flags=RST)]
+    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(told) == [("server", 0, b"abc"), "closed reset"]
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
