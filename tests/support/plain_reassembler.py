@@ -13,8 +13,8 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 - A stream begins behind its SYN. Without the SYN it begins behind what the other side had acknowledged, or at the
   first bytes, if these come before that. The capture may leave this open: then there is a reading for each place that
   the packets name. `compare_reassembly.forgotten` holds that none of them loses bytes that the receiver lacked.
-- What was acknowledged, or lies before bytes that were captured, was sent; so was what lies before the RST that ends the
-  connection. If no copy was captured, it is a hole. What lies before a doubtful RST that came first may be one.
+- What was acknowledged, or lies before bytes that were captured, was sent; so was what lies before the RST that ends
+  the connection. If no copy was captured, it is a hole. What lies before a doubtful RST that came first may be one.
 - A RST that stands where its sender's stream does ends the connection, once the bytes that it acknowledges are there
   or `WAIT_NS` have passed. Another one ends it after `WAIT_NS`, unless its
   sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was

@@ -36,6 +36,11 @@ class Numbering(SideState):
             self.initial = (sequence - 1) & SEQUENCE_MASK
         self.assumed = False
 
+    def begin_answered(self, acknowledgment: int) -> None:
+        """An answer to its SYN acknowledges so much."""
+        self.only_answered = self.only_answered or self.expected == UNKNOWN or (self.assumed and self._is_untouched)
+        self.begin(acknowledgment)
+
     def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
         """The first bytes that were captured have `sequence`.
 
@@ -104,6 +109,7 @@ class Numbering(SideState):
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
         self.begin(sequence)
+        self.only_answered = False
         if self.has_begun and not self.may_lack_beginning:
             # It is an old one, or a copy.
             return

@@ -51,6 +51,8 @@ Numbering
   wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
   bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
   one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
+- An answer to a SYN that was not captured numbers the bytes from what it acknowledges. That SYN may have carried bytes
+  (RFC 7413), so its side may lack its beginning.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -462,7 +464,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     if is_near and not is_answer:
         ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
         if flags & ACK:
-            theirs.begin(segment.acknowledgment)
+            theirs.begin_answered(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = distance(held[0].acknowledgment, segment.sequence)
         if flags & SYN:
@@ -518,7 +520,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.announce(sequence)
         connection.has_syn = True
         if flags & ACK:
-            theirs.begin(segment.acknowledgment)
+            theirs.begin_answered(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == UNKNOWN and not flags & SYN
     if flags & ACK:
         events += _take_acknowledgment(connection, ours, theirs, segment)
@@ -551,7 +553,8 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     if is_other:
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
-    if connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected:
+    is_first = connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected
+    if is_first and not theirs.only_answered:
         theirs.may_lack_beginning = False
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:

@@ -78,6 +78,8 @@ class SideState:
     #: Neither its SYN nor what the other side acknowledged before its own first byte says where its bytes begin: there
     #: may be some before the first ones that were captured.
     may_lack_beginning: bool = True
+    #: Its bytes are numbered by an answer to its SYN alone: the SYN was not captured, and may have carried some.
+    only_answered: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
@@ -117,7 +119,7 @@ class SideState:
     @property
     def is_guessed(self) -> bool:
         """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
-        return not self.packets or self.assumed or self.expected == UNKNOWN
+        return not self.packets or self.assumed or self.only_answered or self.expected == UNKNOWN
 
     @property
     def answers_wait(self) -> bool:

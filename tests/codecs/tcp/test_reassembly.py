@@ -603,6 +603,18 @@ def test_a_reset_behind_bytes_that_are_held_closes() -> None:
     assert plain(talk.send(C, 3, flags=RST)) == [("client", 0, b"abc"), "closed reset"]
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_syn_that_was_not_captured_may_have_carried_the_first_bytes(captured: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
+    if captured:
+        talk.send(C, -1, b"early", SYN)
+    told = [*talk.send(C, 5), *talk.send(S, 0, acknowledgment=5), *talk.send(C, 5, b"more")]
+    assert joined(told) == [("client", 5 * captured, b"more")]
+    client = talk.connection.client
+    assert (client.may_lack_beginning, client.is_guessed) == (not captured, not captured)
+
+
 def test_a_fast_open_may_be_captured_after_its_answer() -> None:
     talk = Dialogue()
     talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
