@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Final
+
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
+
+#: So many holes are kept: bytes that come where one of them was told are ignored, not repeated.
+MOST_HOLES: Final = 64
 
 
 class Holes(Waiting):
@@ -97,6 +103,11 @@ class Holes(Waiting):
             events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
         return events
 
+    def _given_up(self, start: int, end: int) -> int:
+        """How many of these bytes lie where a hole was told."""
+        first = bisect_left(self._holes, (start,))
+        return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
+
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
@@ -120,6 +131,8 @@ class Holes(Waiting):
         self.expected = (self.expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
+        self._holes.append((start, end))
+        del self._holes[:-MOST_HOLES]
         events = [Hole(self.direction, start, end, place), *self._release(place)]
         self._time_gap(place)
         return events

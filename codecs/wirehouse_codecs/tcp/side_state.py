@@ -31,10 +31,10 @@ class SideState:
     packets: int = 0
     #: Bytes of holes.
     missing_bytes: int = 0
-    #: Bytes of payload that had been seen, or passed over as a hole, before.
+    #: Bytes of payload that had been seen before.
     retransmitted_bytes: int = 0
-    #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, and
-    #: from after its end.
+    #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, from
+    #: where a hole was told, and from after its end.
     ignored_bytes: int = 0
     #: Segments with sequence numbers that are not credible.
     strays: int = 0
@@ -92,6 +92,8 @@ class SideState:
     #: From where to where bytes came late: behind others that were sent later, after they were acknowledged or a
     #: segment without bytes stood behind them, or held until then.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    #: The last holes, from where to where.
+    _holes: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0

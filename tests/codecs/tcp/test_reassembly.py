@@ -1025,7 +1025,26 @@ def test_a_hole_is_told_by_the_first_segment_after_the_wait(direction: Direction
     assert {event.place.record_number for event in events if isinstance(event, Data | Hole)} == {6}
     assert (talk.connection.client.missing_bytes, talk.connection.client.delivered_bytes) == (4, 4)
     assert talk.send(C, 0, b"gone") == []
-    assert talk.connection.client.retransmitted_bytes == 4
+    assert (talk.connection.client.ignored_bytes, talk.connection.client.retransmitted_bytes) == (4, 0)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_bytes_that_come_after_their_gap_was_given_up_are_said(is_open: bool) -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(C, 0, b"ab"), *talk.send(C, 6, b"gh"), *talk.send(S, 0, acknowledgment=8)]
+    told += talk.wait(OPTIONS.hole_wait_ns).send(S, 0, acknowledgment=8)
+    assert joined(told) == [("client", 0, b"ab"), ("client", "hole", 2, 6), ("client", 6, b"gh")]
+    if not is_open:
+        talk.send(C, 8, flags=RST)
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    talk.send(C, 0, b"abcd")
+    talk.send(C, 6, b"gh")
+    client = talk.connection.client
+    counted = (2, 4) if is_open else (6, 0)
+    assert (client.ignored_bytes, client.retransmitted_bytes) == counted
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    why, size = (Why.GIVEN_UP, 2) if is_open else (Why.AFTER, 4)
+    assert [(one.why, one.size) for one in client.take_ignored()] == [(why, size)]
 
 
 def test_bytes_after_the_wait_still_fill_their_gap() -> None:
