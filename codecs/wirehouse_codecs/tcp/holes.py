@@ -21,8 +21,11 @@ class Holes(Waiting):
     __slots__ = ()
 
     def pass_uncaptured(self, place: Place) -> list[Event]:
-        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
-        self._reach = max(self._reach, self._acknowledged)
+        """Nothing of it is captured: what the other side acknowledged is a hole at once.
+
+        If that side has sent its FIN, the last byte may be one too.
+        """
+        self._reach = max(self._reach, self._acknowledged - (self.peer.fin is not None))
         return self.tell_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:

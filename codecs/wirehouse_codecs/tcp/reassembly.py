@@ -81,8 +81,9 @@ Gaps and holes
   taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
   acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
-  for each lost packet would be worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. Nor is it of a side that
+  was not captured, once the other one has sent its FIN. In any other hole that is reported earlier it is: one byte of a
+  hole of its own for each lost packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
   says as much or more, and for no more than the smaller.
 

@@ -702,6 +702,18 @@ def test_time_makes_a_hole_where_the_receiver_is_not_heard() -> None:
     ]
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_fin_of_a_side_that_was_not_captured_is_not_missing(apart: bool) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 0), *talk.send(C, 0, b"ask")]
+    told += talk.send(C, 3, flags=FIN | ACK, acknowledgment=6)
+    told += talk.send(C, 4, acknowledgment=7)
+    ends = [talk.ns + OPTIONS.hole_wait_ns, talk.ns + OPTIONS.idle_ns][1 - apart :]
+    told += [event for end in ends for event in talk.flow.expire(end)]
+    missing = [one for one in joined(told) if "hole" in one]
+    assert missing == [("server", "hole", 0, 6)]
+
+
 @pytest.mark.parametrize("short", [True, False])
 def test_what_a_side_without_bytes_acknowledges_of_one_not_captured_is_a_hole_at_once(short: bool) -> None:
     talk = Dialogue()
