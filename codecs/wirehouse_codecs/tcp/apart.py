@@ -21,7 +21,7 @@ class Fate(StrEnum):
     DIFFERS = "differs"
     #: They stand before the next one, where nothing is known to compare all of them with.
     BEFORE = "before"
-    #: They stand before the next one, some of them where a hole was told.
+    #: They stand before the next one, some of them where a hole was reported.
     GIVEN_UP = "given_up"
     #: It was ignored, as its number is not credible.
     STRAY = "stray"

@@ -11,7 +11,7 @@ from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
 
-#: So many holes are kept: bytes that come where one of them was told are ignored, not repeated.
+#: So many holes are kept: bytes that come where one of them was reported are ignored, not repeated.
 MOST_HOLES: Final = 64
 
 
@@ -107,7 +107,7 @@ class Holes(Waiting):
         return events
 
     def _given_up(self, start: int, end: int) -> int:
-        """How many of these bytes lie where a hole was told."""
+        """How many of these bytes lie where a hole was reported."""
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 

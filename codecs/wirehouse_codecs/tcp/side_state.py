@@ -34,7 +34,7 @@ class SideState:
     #: Bytes of payload that had been seen before.
     retransmitted_bytes: int = 0
     #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, from
-    #: where a hole was told, and from after its end.
+    #: where a hole was reported, and from after its end.
     ignored_bytes: int = 0
     #: Segments with sequence numbers that are not credible.
     strays: int = 0
