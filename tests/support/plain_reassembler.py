@@ -4,7 +4,8 @@ It is offline: it sees the whole capture of one connection before it says which 
 are missing. So it needs no state, no limits and no clock, but for two things that the capture itself leaves open:
 
 - `late`: bytes that came when their gap may already have been given up. They may be read as bytes or as a hole.
-- `tail`: the last acknowledged byte of a side whose FIN was not captured. It may be the FIN.
+- `tail`: the last byte that was acknowledged, or stands before the RST, of a side whose FIN was not captured. It may be
+  the FIN.
 
 What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 
@@ -12,7 +13,8 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 - A stream begins behind its SYN. Without the SYN it begins behind what the other side had acknowledged, or at the
   first bytes, if these come before that. The capture may leave this open: then there is a reading for each place that
   the packets name. `compare_reassembly.forgotten` holds that none of them loses bytes that the receiver lacked.
-- What was acknowledged, or lies before bytes that were captured, was sent. If no copy was captured, it is a hole.
+- What was acknowledged, or lies before bytes that were captured, was sent; so was what lies before the RST that ends
+  the connection. If no copy was captured, it is a hole. What lies before a doubtful RST that came first may be one.
 - A RST that stands where its sender's stream does ends the connection, once the bytes that it acknowledges are there
   or `WAIT_NS` have passed. Another one ends it after `WAIT_NS`, unless its
   sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was
@@ -94,13 +96,16 @@ def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     if packets and packets[first].syn:
         # The RSTs are of a connection before.
         packets = packets[first:]
-    end, reset = _end(packets)
+    end, resets = _end(packets)
     again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
     if again is not None and not any(one.sent for one in packets[:end]):
         # The connection was refused, and is asked for again.
         return reassemble(packets[again:])
-    packets = [one for n, one in enumerate(packets[:end]) if not one.rst or n == reset]
-    return {client: _readings(packets, client) for client in (True, False)}
+    own = [[one for n, one in enumerate(packets[:end]) if not one.rst or n in some] for some in (resets, resets[:1])]
+    return {
+        client: list(dict.fromkeys(reading for some in own for reading in _readings(some, client)))
+        for client in (True, False)
+    }
 
 
 def distance(number: int, other: int) -> int:
@@ -111,18 +116,18 @@ def distance(number: int, other: int) -> int:
 # Where the connection ends
 
 
-def _end(packets: Sequence[Packet]) -> tuple[int, int | None]:
-    """How many packets are of the connection: those up to its RST; and which one that is."""
-    ends: list[tuple[int, int | None]] = [(len(packets), None)]
+def _end(packets: Sequence[Packet]) -> tuple[int, list[int]]:
+    """How many packets are of the connection: those up to its RST; and which that is, before those that waited."""
+    ends: list[tuple[int, list[int]]] = []
     for at, packet in enumerate(packets):
         if not packet.rst or _is_old(packets[:at], packet):
             continue
         if _in_place(packets[:at], packet):
-            ends.append((_filled(packets, at), at))
+            ends.insert(0, (_filled(packets, at), [at, *(n for _, (n,) in ends)]))
             break
         if not _is_refuted(packets, at):
-            ends.append((_due(packets, at), at))
-    return min(ends, key=lambda end: (end[0], end[1] is None))
+            ends.append((_due(packets, at), [at]))
+    return min(ends, key=lambda end: end[0], default=(len(packets), []))
 
 
 def _filled(packets: Sequence[Packet], at: int) -> int:
@@ -348,7 +353,8 @@ def _readings(packets: Sequence[Packet], client: bool) -> list[Reading]:
     ]
     fins = [one for one in packets if one.client is client and one.fin and not one.rst]
     fin = _position(fins[0].first, base) + fins[0].sent if fins else None
-    acknowledged = max((at for _, at in acknowledgments), default=reach)
+    resets = [_position(one.sequence, base) for one in packets if one.client is client and one.rst]
+    acknowledged = max([*(at for _, at in acknowledgments), *(at for at in resets if abs(at) < FAR)], default=reach)
     tail = fin is None and acknowledged > reach
     end = max(reach, acknowledged) if fin is None else fin
     late = _late(packets, client, parts, acknowledgments)

@@ -21,6 +21,8 @@ class Fate(StrEnum):
     DIFFERS = "differs"
     #: They stand before the next one, where nothing is known to compare all of them with.
     BEFORE = "before"
+    #: They stand before the next one, some of them where a hole was reported.
+    GIVEN_UP = "given_up"
     #: It was ignored, as its number is not credible.
     STRAY = "stray"
     #: It was ignored, as the connection or the side had ended; it brought new bytes, or repeated what was known.
@@ -36,6 +38,7 @@ class Fate(StrEnum):
 
 
 _REASONS = {Fate.DIFFERS: Why.BEFORE, Fate.BEFORE: Why.BEFORE, Fate.STRAY: Why.FAR}
+_REASONS |= {Fate.GIVEN_UP: Why.GIVEN_UP}
 _REASONS |= {Fate.LATE: Why.AFTER, Fate.BEYOND: Why.AFTER}
 
 

@@ -25,7 +25,7 @@ HELD_SEGMENTS: Final = 64
 EARLY_SEGMENTS: Final = 16
 EARLY_BYTES: Final = 1 << 16
 #: What may have been sent again, and need not be of the next connection.
-_REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.REPEATED)
+_REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.GIVEN_UP, Fate.REPEATED)
 #: What was ignored, and may be of another connection that has other numbers.
 _FAR: Final = (Fate.STRAY, Fate.LATE)
 

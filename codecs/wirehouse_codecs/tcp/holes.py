@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Final
+
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
+
+#: So many holes are kept: bytes that come where one of them was reported are ignored, not repeated.
+MOST_HOLES: Final = 64
 
 
 class Holes(Waiting):
@@ -15,8 +21,11 @@ class Holes(Waiting):
     __slots__ = ()
 
     def pass_uncaptured(self, place: Place) -> list[Event]:
-        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
-        self._reach = max(self._reach, self._acknowledged)
+        """Nothing of it is captured: what the other side acknowledged is a hole at once.
+
+        If that side has sent its FIN, the last byte may be one too.
+        """
+        self._reach = max(self._reach, self._acknowledged - (self.peer.fin is not None))
         return self.tell_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:
@@ -97,6 +106,11 @@ class Holes(Waiting):
             events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
         return events
 
+    def _given_up(self, start: int, end: int) -> int:
+        """How many of these bytes lie where a hole was reported."""
+        first = bisect_left(self._holes, (start,))
+        return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
+
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
@@ -120,6 +134,8 @@ class Holes(Waiting):
         self.expected = (self.expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
+        self._holes.append((start, end))
+        del self._holes[:-MOST_HOLES]
         events = [Hole(self.direction, start, end, place), *self._release(place)]
         self._time_gap(place)
         return events

@@ -15,6 +15,7 @@ class Why(StrEnum):
     BEFORE = "they were sent before the first byte that was seen"
     AFTER = "they came after the end of the connection"
     FAR = "their sequence number is far from what was expected"
+    GIVEN_UP = "they came after their gap was given up"
     RESET = "a RST carried them"
 
 

@@ -36,6 +36,11 @@ class Numbering(SideState):
             self.initial = (sequence - 1) & SEQUENCE_MASK
         self.assumed = False
 
+    def begin_answered(self, acknowledgment: int) -> None:
+        """An answer to its SYN acknowledges so much."""
+        self.only_answered = self.only_answered or self.expected == UNKNOWN or (self.assumed and self._is_untouched)
+        self.begin(acknowledgment)
+
     def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
         """The first bytes that were captured have `sequence`.
 
@@ -104,6 +109,7 @@ class Numbering(SideState):
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
         self.begin(sequence)
+        self.only_answered = False
         if self.has_begun and not self.may_lack_beginning:
             # It is an old one, or a copy.
             return
@@ -286,6 +292,15 @@ class Numbering(SideState):
         at = self.position(sequence)
         if at is not None and at <= max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
             self._sent = max(self._sent, at)
+
+    def note_reset(self, sequence: int) -> None:
+        """A RST is believed: its side had sent all before `sequence`. The last byte may have been a FIN."""
+        if self.fin is not None or UNKNOWN in (self.expected, sequence) or not self.is_near(sequence):
+            return
+        if self.assumed and self._is_untouched:
+            # Some may have been sent before the capture began.
+            self._opening = self._sent_from != UNKNOWN
+        self._reach = max(self._reach, self.next_byte + distance(sequence, self.expected) - 1)
 
     def needs(self, acknowledgment: int) -> Needs | None:
         """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""

@@ -51,6 +51,8 @@ Numbering
   wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
   bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
   one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
+- An answer to a SYN that was not captured numbers the bytes from what it acknowledges. That SYN may have carried bytes
+  (RFC 7413), so its side may lack its beginning.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -79,8 +81,9 @@ Gaps and holes
   taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
   acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
-  for each lost packet would be worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. Nor is it of a side that
+  was not captured, once the other one has sent its FIN. In any other hole that is reported earlier it is: one byte of a
+  hole of its own for each lost packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
   says as much or more, and for no more than the smaller.
 
@@ -134,6 +137,8 @@ The end
   of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
   no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
   packet of that side, and it numbers no bytes.
+- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, but for the last byte: it
+  may have been a FIN.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
   first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
@@ -460,7 +465,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     if is_near and not is_answer:
         ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
         if flags & ACK:
-            theirs.begin(segment.acknowledgment)
+            theirs.begin_answered(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = distance(held[0].acknowledgment, segment.sequence)
         if flags & SYN:
@@ -516,7 +521,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.announce(sequence)
         connection.has_syn = True
         if flags & ACK:
-            theirs.begin(segment.acknowledgment)
+            theirs.begin_answered(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == UNKNOWN and not flags & SYN
     if flags & ACK:
         events += _take_acknowledgment(connection, ours, theirs, segment)
@@ -549,7 +554,8 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     if is_other:
         events += _take_back(connection, theirs, place)
     events += theirs.settle_opening(place)
-    if connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected:
+    is_first = connection.has_syn and not (ours.next_byte or theirs.has_begun) and segment.sequence == ours.expected
+    if is_first and not theirs.only_answered:
         theirs.may_lack_beginning = False
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
@@ -618,6 +624,7 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     if how == "reset" and connection.reset is not None:
         ours, theirs = connection.sides(connection.reset.direction)
         ours.packets, ours.unproven = ours.packets + ours.unproven, 0
+        ours.note_reset(connection.reset.own)
         if connection.reset.acknowledgment is not None:
             theirs.note_acknowledgment(connection.reset.acknowledgment)
     connection.reset = None

@@ -76,7 +76,11 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
         sent = acknowledgment
     reset = Reset(segment.direction, segment.place, acknowledgment, sent, own, is_in_place=is_in_place)
     if is_in_place:
-        if connection.reset is None or not connection.reset.is_in_place:
+        waiting = connection.reset
+        if waiting is None or not waiting.is_in_place:
+            if waiting is not None:
+                # Nothing refutes it any more. Who is dead answers by RSTs that stand where the other side acknowledged.
+                connection.sides(waiting.direction)[0].note_reset(waiting.own)
             connection.reset = reset
         return []
     if not was_captured:

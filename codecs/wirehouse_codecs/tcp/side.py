@@ -96,7 +96,8 @@ class Side(Holes):
 
     def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
         """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
-        ignored = min(max(-start, 0), len(data))
+        before, given_up = min(max(-start, 0), len(data)), self._given_up(start, start + len(data))
+        ignored = before + given_up
         self.ignored_bytes += ignored
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
@@ -106,9 +107,11 @@ class Side(Holes):
         differ = self._compare(start, kept[first : first + len(data)], data, place)
         if is_all:
             fate = Fate.DIFFERS if differ else Fate.BEFORE if skipped else Fate.COPY
+            fate = Fate.GIVEN_UP if given_up > before else fate
             self.judged = Judged(place, fate, ignored + beyond)
         else:
-            self.ignore(Why.BEFORE, ignored, place)
+            self.ignore(Why.BEFORE, before, place)
+            self.ignore(Why.GIVEN_UP, given_up, place)
         return differ
 
     def gives_away(self, apart: Apart, place: Place) -> bool:
@@ -167,7 +170,9 @@ class Side(Holes):
             self._stray = (sequence + len(payload)) & SEQUENCE_MASK
         at = self.position(sequence)
         end = self.next_byte if self.fin is None else self.fin
-        return at is None or at < 0 or at + len(payload) > end
+        if at is None or at < 0 or at + len(payload) > end:
+            return True
+        return self._given_up(at, at + len(payload)) > 0
 
     def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
@@ -201,6 +206,7 @@ class Side(Holes):
             "ignored": ignored,
             "receipts": self._receipts,
             "late": self._late,
+            "holes": self._holes,
         }
 
     @classmethod
@@ -211,6 +217,7 @@ class Side(Holes):
             setattr(side, name, value)
         side._receipts = [(start, received) for start, received in state["receipts"]]
         side._late = [(start, end) for start, end in state["late"]]
+        side._holes = [(start, end) for start, end in state["holes"]]
         for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
             data = b64decode(text)
             needs = Needs(acknowledgment, seen_bytes)

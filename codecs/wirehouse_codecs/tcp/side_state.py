@@ -31,10 +31,10 @@ class SideState:
     packets: int = 0
     #: Bytes of holes.
     missing_bytes: int = 0
-    #: Bytes of payload that had been seen, or passed over as a hole, before.
+    #: Bytes of payload that had been seen before.
     retransmitted_bytes: int = 0
-    #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, and
-    #: from after its end.
+    #: Captured bytes that are no part of the stream: of strays, keep-alives and RSTs, from before its first byte, from
+    #: where a hole was reported, and from after its end.
     ignored_bytes: int = 0
     #: Segments with sequence numbers that are not credible.
     strays: int = 0
@@ -78,6 +78,8 @@ class SideState:
     #: Neither its SYN nor what the other side acknowledged before its own first byte says where its bytes begin: there
     #: may be some before the first ones that were captured.
     may_lack_beginning: bool = True
+    #: Its bytes are numbered by an answer to its SYN alone: the SYN was not captured, and may have carried some.
+    only_answered: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
@@ -90,6 +92,8 @@ class SideState:
     #: From where to where bytes came late: behind others that were sent later, after they were acknowledged or a
     #: segment without bytes stood behind them, or held until then.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    #: The last holes, from where to where.
+    _holes: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0
@@ -117,7 +121,7 @@ class SideState:
     @property
     def is_guessed(self) -> bool:
         """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
-        return not self.packets or self.assumed or self.expected == UNKNOWN
+        return not self.packets or self.assumed or self.only_answered or self.expected == UNKNOWN
 
     @property
     def answers_wait(self) -> bool:

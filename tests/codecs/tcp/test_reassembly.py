@@ -603,6 +603,18 @@ def test_a_reset_behind_bytes_that_are_held_closes() -> None:
     assert plain(talk.send(C, 3, flags=RST)) == [("client", 0, b"abc"), "closed reset"]
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_syn_that_was_not_captured_may_have_carried_the_first_bytes(captured: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
+    if captured:
+        talk.send(C, -1, b"early", SYN)
+    told = [*talk.send(C, 5), *talk.send(S, 0, acknowledgment=5), *talk.send(C, 5, b"more")]
+    assert joined(told) == [("client", 5 * captured, b"more")]
+    client = talk.connection.client
+    assert (client.may_lack_beginning, client.is_guessed) == (not captured, not captured)
+
+
 def test_a_fast_open_may_be_captured_after_its_answer() -> None:
     talk = Dialogue()
     talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
@@ -688,6 +700,18 @@ def test_time_makes_a_hole_where_the_receiver_is_not_heard() -> None:
         ("client", 3, b"def"),
         ("client", 6, b"ghi"),
     ]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_fin_of_a_side_that_was_not_captured_is_not_missing(apart: bool) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 0), *talk.send(C, 0, b"ask")]
+    told += talk.send(C, 3, flags=FIN | ACK, acknowledgment=6)
+    told += talk.send(C, 4, acknowledgment=7)
+    ends = [talk.ns + OPTIONS.hole_wait_ns, talk.ns + OPTIONS.idle_ns][1 - apart :]
+    told += [event for end in ends for event in talk.flow.expire(end)]
+    missing = [one for one in joined(told) if "hole" in one]
+    assert missing == [("server", "hole", 0, 6)]
 
 
 @pytest.mark.parametrize("short", [True, False])
@@ -1013,7 +1037,26 @@ def test_a_hole_is_told_by_the_first_segment_after_the_wait(direction: Direction
     assert {event.place.record_number for event in events if isinstance(event, Data | Hole)} == {6}
     assert (talk.connection.client.missing_bytes, talk.connection.client.delivered_bytes) == (4, 4)
     assert talk.send(C, 0, b"gone") == []
-    assert talk.connection.client.retransmitted_bytes == 4
+    assert (talk.connection.client.ignored_bytes, talk.connection.client.retransmitted_bytes) == (4, 0)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_bytes_that_come_after_their_gap_was_given_up_are_said(is_open: bool) -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(C, 0, b"ab"), *talk.send(C, 6, b"gh"), *talk.send(S, 0, acknowledgment=8)]
+    told += talk.wait(OPTIONS.hole_wait_ns).send(S, 0, acknowledgment=8)
+    assert joined(told) == [("client", 0, b"ab"), ("client", "hole", 2, 6), ("client", 6, b"gh")]
+    if not is_open:
+        talk.send(C, 8, flags=RST)
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    talk.send(C, 0, b"abcd")
+    talk.send(C, 6, b"gh")
+    client = talk.connection.client
+    counted = (2, 4) if is_open else (6, 0)
+    assert (client.ignored_bytes, client.retransmitted_bytes) == counted
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    why, size = (Why.GIVEN_UP, 2) if is_open else (Why.AFTER, 4)
+    assert [(one.why, one.size) for one in client.take_ignored()] == [(why, size)]
 
 
 def test_bytes_after_the_wait_still_fill_their_gap() -> None:
@@ -1481,17 +1524,19 @@ def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int
     silent_ns = talk.ns
     assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
     assert talk.flow.ends_ns == silent_ns + OPTIONS.hole_wait_ns
+    missing = [("server", "hole", 0, start - 1)] * (0 < start < WINDOW_BYTES)
     if confirmed == "syn":
-        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        assert plain(talk.send(C, 5000, flags=SYN)) == [*missing, "closed reset", "open syn"]
         return
     if confirmed == "time":
         events = talk.flow.expire(silent_ns + OPTIONS.hole_wait_ns)
     else:
         talk.ns = silent_ns - 1000
         events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
-    assert plain(events) == ["closed reset"]
-    assert isinstance(events[0], Closed)
-    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
+    assert plain(events) == [*missing, "closed reset"]
+    closed = events[-1]
+    assert isinstance(closed, Closed)
+    assert (closed.place.record_number, closed.place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
 
 
 def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None:
@@ -1527,7 +1572,8 @@ def test_data_that_a_reset_acknowledges_itself_do_not_refute_it() -> None:
     assert talk.send(S, 1_000, flags=RST | ACK, acknowledgment=3) == []
     assert plain(talk.send(C, 0, b"one")) == [("client", 0, b"one")]
     assert talk.send(S, 0, acknowledgment=3) == [], "it was sent before the RST"
-    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    told = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert plain(told) == [("server", "hole", 0, 999), "closed reset"]
 
 
 def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
@@ -1734,10 +1780,31 @@ def test_a_reset_of_a_side_that_was_not_captured_closes_what_is_silent_then(how:
     before = talk.connection
     if how == "silence":
         assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
-        assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+        told = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
     else:
-        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        told = talk.send(C, 5000, flags=SYN)
+    assert plain(told) == [("server", "hole", 0, 499), "closed reset", "open syn"][: 2 + (how == "syn")]
     assert before.server.packets == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_not_captured_before_a_reset_is_a_hole(again: bool) -> None:
+    """Also if its sender answers what comes later with a RST that stands where the other side acknowledged."""
+    talk = Dialogue().open()
+    told = [*talk.send(C, 0, b"ask"), *talk.send(S, 0, b"answer", acknowledgment=3)]
+    told += talk.send(S, 76, flags=RST | ACK, acknowledgment=3)
+    if again:
+        told += [*talk.send(C, 3, acknowledgment=6), *talk.send(S, 6, flags=RST)]
+    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(told) == [("client", 0, b"ask"), ("server", 0, b"answer"), ("server", "hole", 6, 75), "closed reset"]
+    assert talk.connection.server.missing_bytes == 69, "the last byte may have been a FIN"
+
+
+def test_bytes_that_stand_behind_a_fin_are_not_missing_before_a_reset() -> None:
+    talk = Dialogue().open()
+    told = [*talk.send(S, 0, b"abc", FIN | ACK), *talk.send(S, 50, flags=RST)]
+    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert joined(told) == [("server", 0, b"abc"), "closed reset"]
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])

@@ -107,11 +107,17 @@ OPENED = [said(0, True, -1, 0, syn=True)._replace(acknowledgment=None), said(1, 
         ([said(2, True, 0, 0, b"a"), said(3, False, 0, 9)], [(0, 1, b"a"), (1, 9, None)]),
         ([said(2, True, 0, 0, b"a"), said(3, True, 4, 0, fin=True)], [(0, 1, b"a"), (1, 4, None)]),
         ([said(2, True, 0, 0, b"a"), said(3, True, 1, 0, rst=True), said(4, True, 1, 0, b"b")], [(0, 1, b"a")]),
-        ([said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(4, True, 1, 0, b"b")], [(0, 2, b"ab")]),
-        ([said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(10_003, True, 1, 0, b"b")], [(0, 1, b"a")]),
+        (
+            [said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(4, True, 1, 0, b"b")],
+            [(0, 2, b"ab"), (2, 99, None)],
+        ),
+        (
+            [said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(10_003, True, 1, 0, b"b")],
+            [(0, 1, b"a"), (1, 99, None)],
+        ),
         (
             [said(2, True, 0, 0, b"a"), said(3, True, 9, 0), said(4, True, 9, 0, rst=True), said(5, True, 1, 0, b"b")],
-            [(0, 2, b"ab")],
+            [(0, 2, b"ab"), (2, 9, None)],
         ),
         (
             [
