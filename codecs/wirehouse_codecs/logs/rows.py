@@ -417,11 +417,11 @@ class FlowLog:
     def receive(self, segment: TcpSegment) -> None:
         """Handle the next segment. This is the reference path."""
         connection = self._flow.connection
-        if connection is not None and connection.sides(segment.direction)[0].is_guessed:
-            # The bytes so far must be read before this segment is known.
-            self.flush()
-        for event in self._flow.receive(segment):
-            self._take(event)
+        if connection is not None and not connection.is_regular:
+            # What the silence before it brought is read before it is known, as at the end of a window.
+            self.expire(segment.place.arrived_at_ns)
+            connection = self._flow.connection
+        self._take_all(connection, self._flow.receive(segment))
         self._touched = True
         self._packets += 1
 
@@ -447,9 +447,6 @@ class FlowLog:
         """Handle `segments` plain segments at once, with the same result as `receive` for each."""
         for stretch in plain.stretches(connection.client, connection.server):
             ours, theirs = connection.sides(stretch.direction)
-            if ours.is_guessed:
-                # As in `receive`.
-                self.flush()
             for start, acknowledgment in stretch.acknowledgments():
                 ours.note_acknowledged(start, acknowledgment, theirs)
             ours.deliver_stretch(stretch.data)
@@ -487,9 +484,10 @@ class FlowLog:
 
     def expire(self, ns: int) -> None:
         """Expire the timeouts that end by `ns`. No segment arrived until then."""
-        for event in self._flow.expire(ns):
-            self._take(event)
-            self._touched = True
+        connection = self._flow.connection
+        events = self._flow.expire(ns)
+        self._take_all(connection, events)
+        self._touched = self._touched or bool(events)
 
     def end_window(self, window: Window) -> None:
         """End the window: expire timeouts, and add rows for what changed in it, including the state to carry."""
@@ -519,6 +517,20 @@ class FlowLog:
         told = {"version": SNAPSHOT_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
         text = json.dumps(told, separators=(",", ":"))
         return text if self._seal is None else self._seal.close(text, self.key)
+
+    def _take_all(self, before: Connection | None, events: Sequence[Event]) -> None:
+        """Take events; `before` is the connection as it was before them.
+
+        If they change what is known of the sides, the bytes from before are read by what was known then. So no row
+        depends on how long bytes are buffered.
+        """
+        after = self._flow.connection
+        for connection in (after,) if after is before else (before, after):
+            if connection is not None and (known := connection.known_now) != connection.known:
+                self.flush()
+                connection.known = known
+        for event in events:
+            self._take(event)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Data):

@@ -6,7 +6,7 @@ import hashlib
 import struct
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.apart import Apart, Fate
@@ -28,6 +28,15 @@ EARLY_BYTES: Final = 1 << 16
 _REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.GIVEN_UP, Fate.REPEATED)
 #: What was ignored, and may be of another connection that has other numbers.
 _FAR: Final = (Fate.STRAY, Fate.LATE)
+
+
+class Known(NamedTuple):
+    """What is known of where a side's bytes begin."""
+
+    #: A packet of it was captured.
+    is_captured: bool
+    is_guessed: bool
+    may_lack_beginning: bool
 
 
 @dataclass(slots=True)
@@ -56,9 +65,12 @@ class Connection:
     has_syn: bool = False
     #: The next connection took segments that were counted here.
     _gave: bool = False
+    #: What protocols are told of the sides. It may be older than the sides: see `known_now`.
+    known: dict[Direction, Known] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.client.peer, self.server.peer = self.server, self.client
+        self.known = self.known_now
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""
@@ -128,9 +140,24 @@ class Connection:
         return self.opened == "middle"
 
     @property
+    def known_now(self) -> dict[Direction, Known]:
+        """What is known since the last segment. It becomes `known` once all bytes from before were read."""
+        sides = (self.client, self.server)
+        return {side.direction: Known(side.packets > 0, side.is_guessed, side.may_lack_beginning) for side in sides}
+
+    @property
     def uncaptured_sides(self) -> list[Direction]:
         """The sides of which no packet was captured so far: they may have sent anything."""
-        return [side.direction for side in (self.client, self.server) if not side.packets]
+        return [direction for direction, known in self.known.items() if not known.is_captured]
+
+    @property
+    def guessed_sides(self) -> list[Direction]:
+        """The sides of which nothing tells where their bytes begin: see `Side.is_guessed`."""
+        return [direction for direction, known in self.known.items() if known.is_guessed]
+
+    def may_lack_beginning(self, direction: Direction) -> bool:
+        """Bytes of a side may stand before its first ones: see `Side.may_lack_beginning`."""
+        return self.known[direction].may_lack_beginning
 
     def peer_received(self, direction: Direction, byte_end: int) -> int:
         """So many bytes of the other side a side had received, at most: see `Side.peer_received`."""

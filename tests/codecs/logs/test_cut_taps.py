@@ -1,4 +1,4 @@
-"""Whatever a tap makes of traffic, its rows are the same wherever windows are cut."""
+"""Whatever a tap makes of traffic, its rows are the same wherever windows are cut and whenever bytes are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
+from random import Random
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,13 +28,16 @@ from wirehouse_codecs.hiero.log import log as hiero_log
 from wirehouse_codecs.hiero.log import rows as hiero_rows
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.simulator import simulator as hiero
-from wirehouse_codecs.logs.rows import Gather, Start
+from wirehouse_codecs.logs.rows import FlowLog, Gather, Start
 from wirehouse_codecs.ockam.log import log as ockam_log
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.simulator import simulator as ockam
 from wirehouse_codecs.ockam.simulator.service import PORT as OCKAM_PORT
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.numbering import Numbering
+from wirehouse_codecs.tcp.packets import ACK, SYN
+from wirehouse_codecs.tcp.segments import SegmentRows
 from wirehouse_codecs.wallaroo.log import log as wallaroo_log
 from wirehouse_codecs.wallaroo.log import schema as wallaroo_schema
 from wirehouse_codecs.wallaroo.options import WallarooOptions
@@ -80,6 +86,8 @@ def comparable(rows: Iterable[Row]) -> Counter[str]:
     return Counter(repr(row | {"window_start": None}) for row in rows if row["row_kind"] not in ENTITIES)
 
 
+#: Connections of a case of odd handshakes.
+TRIED = 8
 CASES = [(name, seed) for seed in range(12) for name in READS]
 
 
@@ -96,6 +104,79 @@ def test_a_tap_of_traffic_gives_the_same_rows_wherever_windows_are_cut(protocol:
     whole = comparable(read_log(rows, start, schema))
     for packets in (1, 7):
         assert comparable(cut(rows, start, schema, packets)) == whole
+
+
+def with_odd_handshake(own: list[Row], random: Random) -> list[Row]:
+    """A connection of whose first segments some are missing, some come later, and of whose SYNs one comes again."""
+    if random.random() < 0.5:
+        # Of two answers to its SYN only the old one was captured.
+        _, answer, _, *rest = own
+        old = answer | {"sequence": (answer["sequence"] + random.choice((1 << 29, 3 << 30))) % (1 << 32)}
+        return [old, *([] if random.random() < 0.5 else own[2:3]), *rest]
+    odd = [row for row in own[:9] if random.random() < 0.8] + own[9:]
+    for at in random.sample(range(9), random.randint(0, 2)):
+        odd.insert(at + random.randint(1, 4), odd.pop(at))
+    if random.random() < 0.7:
+        first = next((row for row in own if row["direction"] == random.choice(list(Direction))), own[0])
+        answer = random.choice((0, ACK))
+        said = {"flags": SYN | answer, "payload": b"", "payload_bytes": 0}
+        for number in ("sequence", "acknowledgment"):
+            said[number] = (first[number] + random.choice((0, 0, 1, -1, 40, -9_000, 1 << 29))) % (1 << 32)
+        odd.insert(random.randint(1, 6), first | said)
+    times = sorted(row["arrived_at_ns"] for row in odd)
+    pause_ns = random.choice((0, 0, 0, 20 * 10**9))
+    late = random.randint(1, 6)
+    return [
+        row
+        | {
+            "arrived_at_ns": at_ns + pause_ns * (number >= late),
+            "capture_arrived_at_ns": at_ns,
+            "record_number": number,
+        }
+        for number, (row, at_ns) in enumerate(zip(odd, times, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("protocol", "seed"), fast_first(CASES, 4, by=lambda one: one[0]))
+def test_odd_handshakes_give_the_same_rows_whenever_bytes_are_read(
+    protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, schema, ports = READS[protocol]
+    every = segments(landed_packets(sent(protocol)), *ports)
+    random = Random(f"{protocol} {seed}")
+    flows = [list(own)[:20] for _, own in groupby(every, itemgetter("flow"))]
+    rows: list[Row] = []
+    for number in range(TRIED):
+        flow = random.choice([own for own in flows if len(own) == 20])
+        port = (40_000 + number).to_bytes(2, "big")
+        rows += [row | {"flow": row["flow"][:-2] + port} for row in with_odd_handshake(flow, random)]
+    whole = comparable(read_log(rows, start, schema))
+    assert comparable(cut(rows, start, schema)) == whole
+
+    def flushing(flow: FlowLog, segments: SegmentRows, row: int, end: int) -> int:
+        flow.receive(segments.segment(row))
+        flow.flush()
+        return row + 1
+
+    monkeypatch.setattr(FlowLog, "receive_rows", flushing)
+    assert comparable(read_log(rows, start, schema)) == whole
+
+
+def test_an_acknowledgment_of_another_answer_to_the_syn_says_nothing_of_bytes_before_it() -> None:
+    start, schema, ports = READS["wallaroo"]
+    every = segments(landed_packets(sent("wallaroo")), *ports)
+    own = [row for row in every if row["flow"] == every[0]["flow"]]
+    _, answer, _, hello, *_ = own
+    _, said = [row for row in own if row["direction"] == "server" and row["payload"]][:2]
+    end = hello["sequence"] + hello["payload_bytes"]
+    rows = [
+        answer | {"sequence": answer["sequence"] ^ 1 << 29},
+        hello,
+        hello | {"sequence": end, "payload": b"", "payload_bytes": 0},
+        said | {"sequence": hello["acknowledgment"], "acknowledgment": end},
+    ]
+    rows = [row | {"arrived_at_ns": 1_000_000 * at, "record_number": at} for at, row in enumerate(rows, 1)]
+    assert comparable(cut(rows, start, schema)) == comparable(read_log(rows, start, schema))
 
 
 @pytest.mark.parametrize(("protocol", "seed"), fast_first(CASES, 3, by=lambda one: one[0]))

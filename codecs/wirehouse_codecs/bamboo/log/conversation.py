@@ -78,7 +78,7 @@ def peer_received(connection: Connection, options: BambooOptions) -> Callable[[R
 
 def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
     """The piece has the first bytes of its side, and others may stand before them."""
-    return reader.is_silent(role) and connection.sides(piece.direction)[0].may_lack_beginning
+    return reader.is_silent(role) and connection.may_lack_beginning(piece.direction)
 
 
 class Account:

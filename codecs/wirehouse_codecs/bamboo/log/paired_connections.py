@@ -247,14 +247,13 @@ class Half:
         """Bytes of both directions, in arrival order."""
         self._stop()
         session = self._pair.account.session
-        if pieces and not session.state.partial:
-            for direction in self._pair.connections[self._channel].uncaptured_sides:
-                self._reader.missed(direction, 0)
-                session.miss(self._pairs.options.role_of(direction))
+        connection = self._pair.connections[self._channel]
         for piece in pieces:
             role = self._pairs.options.role_of(piece.direction)
+            for direction in () if session.state.partial else connection.uncaptured_sides:
+                self._reader.missed(direction, 0)
+                session.miss(self._pairs.options.role_of(direction))
             silent = not session.state.partial and self._reader.is_silent(role.peer)
-            connection = self._pair.connections[self._channel]
             if begins_late(connection, self._reader, role, piece):
                 self._reader.missed(piece.direction, 0)
                 session.miss(role)

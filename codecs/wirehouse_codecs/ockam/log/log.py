@@ -176,10 +176,16 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         for direction in self._connection.uncaptured_sides:
             self._session.lose(direction, pieces[0].place)
-        for piece in pieces:
-            if not piece.byte_start and self._connection.sides(piece.direction)[0].may_lack_beginning:
+        begun = 0
+        for at, piece in enumerate(pieces):
+            if not piece.byte_start and self._connection.may_lack_beginning(piece.direction):
+                self._read(pieces[begun:at])
+                begun = at
                 self._reader.begin_within(piece.direction)
                 self._session.lose(piece.direction, piece.place)
+        self._read(pieces[begun:] if begun else pieces)
+
+    def _read(self, pieces: Sequence[Data]) -> None:
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._fast.receive(piece):

@@ -192,8 +192,7 @@ class Conversation:
     def _notice_unseen(self) -> None:
         """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
         if self._unseen is None:
-            sides = {side: self._connection.sides(side)[0] for side in Direction}
-            self._unseen = [side for side in sides if sides[side].is_guessed]
+            self._unseen = self._connection.guessed_sides
 
     # Frames
 
