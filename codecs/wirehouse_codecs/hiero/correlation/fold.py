@@ -27,7 +27,7 @@ from wirehouse_codecs.hiero.correlation.known import HELD_NS, SILENT_NS
 from wirehouse_codecs.hiero.correlation.publishers import Publishers
 from wirehouse_codecs.hiero.correlation.rows import Told
 from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
-from wirehouse_codecs.hiero.correlation.subscribers import Subscribers
+from wirehouse_codecs.hiero.correlation.subscribers import RANGE_RULES, Subscribers
 from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -55,6 +55,8 @@ class Fold(Publishers, Subscribers):
             take = _TAKES.get((call.service, event.kind))
             if take is not None:
                 take(self, call, event)
+        if event.kind in _TELLS_OF_GAPS:
+            self._reconsider()
         return self._give()
 
     def _hold(self) -> None:
@@ -92,10 +94,7 @@ class Fold(Publishers, Subscribers):
             self._resume(call, event, Service.SUBSCRIBE, call.client)
             self._drop("subscriber_not_resumed", who=call.client)
         elif call.service == Service.STATUS:
-            node = self._asking_node(call)
-            if node is not None and node.catch_up is not None:
-                call.asking = node.name
-                node.catch_up.started = True
+            self._ask(call)
 
     def _miss(self, call: Call, event: Event) -> None:
         """Messages of the call are missing."""
@@ -142,6 +141,8 @@ class Fold(Publishers, Subscribers):
                 yield block_row(number, block)
 
 
+#: What says which blocks a node has, or could have.
+_TELLS_OF_GAPS: Final = frozenset({BLOCK, "acknowledgement", "end_stream", "node_behind", "server_status"})
 _Take = Callable[[Fold, Call, Event], None]
 #: By the call's service and the event's kind.
 _TAKES: Final[Mapping[tuple[str | None, str], _Take]] = {
@@ -173,7 +174,7 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     **dict.fromkeys(
         (
             *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
-            *("recorded_target", "catchup_range"),
+            *RANGE_RULES,
         ),
         Fold._judge_unproven,
     ),

@@ -16,6 +16,7 @@ from wirehouse_codecs.hiero.correlation.state import (
     Attempts,
     Block,
     Call,
+    CatchUp,
     Node,
     Pending,
     ServiceState,
@@ -164,6 +165,30 @@ class Known:
     def _ordered(self, node: Node, at_ns: int) -> bool:
         """What the node said on one call by then is known to come before or after what another call sent."""
         return node.early_ns is None or abs(at_ns - node.early_ns) > CLOCKS_NS
+
+    def _crossed_ns(self, node: Node, at_ns: int) -> int:
+        """What one connection of the node has at `at_ns` may have come before what another has so much earlier."""
+        return self._options.in_flight_ns if self._ordered(node, at_ns) else CLOCKS_NS
+
+    def _asking_node(self, call: Call) -> Node | None:
+        """The block node that makes a call itself: it is behind, and another one is asked from its address."""
+        asking = [
+            node
+            for node in self._nodes.values()
+            if node.catch_up is not None and node.name != call.node and node.name.partition(" ")[0] == call.client
+        ]
+        if len(asking) != 1:
+            return None
+        asking[0].outgoing = True
+        return asking[0]
+
+    def _ask(self, call: Call) -> tuple[Node, CatchUp] | None:
+        """The node that makes the call itself to catch up: what its call asks for and gets counts for it."""
+        node = self._asking_node(call) if call.asking is None else self._nodes.get(call.asking)
+        if node is None or node.catch_up is None:
+            return None
+        call.asking, node.catch_up.started, node.catch_up.changed = node.name, True, True
+        return node, node.catch_up
 
     def _attempts_of(self, call: Call) -> Attempts:
         key = attempts_key(call.node, call.publisher)

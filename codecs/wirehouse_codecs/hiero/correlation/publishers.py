@@ -138,8 +138,7 @@ class Publishers(Known):
             return
         for pending in [one for one in self._pending if call.call in one.others]:
             since_ns = event.at_ns - pending.where.arrived_at_ns
-            ordered = self._ordered(self._node(pending.node), pending.where.arrived_at_ns)
-            pending.used |= since_ns > (self._options.in_flight_ns if ordered else CLOCKS_NS)
+            pending.used |= since_ns > self._crossed_ns(self._node(pending.node), pending.where.arrived_at_ns)
             if since_ns > self._options.node_error_ns + CLOCKS_NS:
                 self._find_awaited(pending.kind, pending, pending.message)
                 self._pending.remove(pending)
@@ -484,9 +483,25 @@ class Publishers(Known):
             catch_up = node.catch_up = CatchUp(event.where, offered, number, offered)
             due = event.at_ns + self._options.patience_ns
             self._await(Pending("catch_up", event.where, due, call.call, call.node, publisher=call.publisher))
+            self._begin_asking(node, catch_up, event.at_ns)
         catch_up.target = max(catch_up.target, offered)
         catch_up.attempts = [*catch_up.attempts, (event.at_ns, call.publisher, offered, number)][-MOST_SHOWN:]
         catch_up.changed = True
+
+    def _begin_asking(self, node: Node, catch_up: CatchUp, at_ns: int) -> None:
+        """The node's own calls that were captured shortly before it was known to be behind."""
+        since_ns = at_ns - self._crossed_ns(node, at_ns)
+        for call in self._calls.values():
+            asks = call.service in (Service.SUBSCRIBE, Service.STATUS) and call.asking is None
+            if not asks or call.opened_ns < since_ns or self._asking_node(call) is not node:
+                continue
+            self._ask(call)
+            call.changed = True
+            if call.service == Service.STATUS:
+                catch_up.available = call.latest
+            if call.first_block is not None and call.last_block is not None:
+                node.fetched.add(call.first_block, call.last_block)
+                catch_up.fetched += call.blocks
 
     def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, offered: int, number: int) -> None:
         attempts.distances = [*attempts.distances, offered - number][-GAPS:]

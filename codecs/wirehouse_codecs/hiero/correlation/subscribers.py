@@ -14,57 +14,68 @@ from wirehouse_codecs.hiero.session.steps import after
 
 #: A subscriber is told of a failure that isn't its own.
 _SOURCE_ERRORS: Final = frozenset({"ERROR", "NOT_AVAILABLE"})
+#: Rules about what a node asks another one for.
+RANGE_RULES: Final = ("recorded_target", "catchup_range")
 
 
 class Subscribers(Known):
     """Calls of subscribers, and of nodes that catch up."""
-
-    def _asking_node(self, call: Call) -> Node | None:
-        """The block node that makes a call itself: it is behind, and another one is asked from its address."""
-        asking = [
-            node
-            for node in self._nodes.values()
-            if node.catch_up is not None and node.name != call.node and node.name.partition(" ")[0] == call.client
-        ]
-        if len(asking) != 1:
-            return None
-        asking[0].outgoing = True
-        return asking[0]
 
     def _request(self, call: Call, event: Event) -> None:
         call.asked = True
         call.start = whole(event.told["start_block_number"])
         end = whole(event.told["end_block_number"])
         call.end = None if end == OPEN or (not call.new and not end) else end
-        node = self._asking_node(call)
-        if node is None or node.catch_up is None:
+        asked = self._ask(call)
+        if asked is None:
             return
-        call.asking = node.name
-        catch_up = node.catch_up
-        start = call.start or 0
+        node, catch_up = asked
         if not event.is_late:
-            self._judge_range(call, node, catch_up, event, start)
-        catch_up.started = catch_up.changed = True
-        catch_up.asked = [*catch_up.asked, (event.at_ns, call.node, start, call.end)][-MOST_SHOWN:]
+            fault = self._range_fault(call, node, catch_up, event.at_ns)
+            if fault is not None:
+                rule, shown, about = fault
+                self._find_soon(rule, event.where, shown, call, about)
+        catch_up.asked = [*catch_up.asked, (event.at_ns, call.node, call.start or 0, call.end)][-MOST_SHOWN:]
 
-    def _judge_range(self, call: Call, node: Node, catch_up: CatchUp, event: Event, start: int) -> None:
-        end, available, needed = call.end, catch_up.available, catch_up.target - 1
+    def _range_fault(self, call: Call, node: Node, catch_up: CatchUp, at_ns: int) -> tuple[str, str, int] | None:
+        """The rule that a request at `at_ns` breaks by what is known; the block that it is about.
+
+        What was said on other connections shortly before may have come after it.
+        """
+        start, end, available = call.start or 0, call.end, catch_up.available
+        before = at_ns - self._crossed_ns(node, at_ns)
+        target = max(catch_up.offered, *(offered for ns, _, offered, _ in catch_up.attempts if ns <= before), 0)
+        needed = target - 1
         asked = f"{start} to {'the end' if end is None else end}"
         reachable = needed if available is None else min(needed, available)
         if end is not None and end < reachable:
-            shown = f"asked is {asked}, block {catch_up.target} was offered"
-            self._find_soon("recorded_target", event.where, shown, call, catch_up.target)
-            return
+            return "recorded_target", f"asked is {asked}, block {target} was offered", target
         expected = {after(node.known) if node.known is not None else start, node.first_missing()}
+        if any(ns > before for ns, _ in node.rises):
+            expected |= {after(acked) for _, acked in node.rises}
         if start not in expected or (end is not None and available is not None and end != available):
             shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
-            self._find_soon("catchup_range", event.where, shown, call, start)
+            return "catchup_range", shown, start
+        return None
+
+    def _reconsider(self) -> None:
+        """What was said just now may have come before what a node asked for on another connection."""
+        for pending in [one for one in self._pending if one.kind in RANGE_RULES]:
+            call = self._calls.get(pending.call or "")
+            node = None if call is None else self._nodes.get(call.asking or "")
+            at_ns = pending.where.arrived_at_ns
+            if call is None or node is None or node.catch_up is None or self._now_ns - at_ns > CLOCKS_NS:
+                continue
+            fault = self._range_fault(call, node, node.catch_up, at_ns)
+            if fault is None or fault[0] != pending.kind:
+                self._pending.remove(pending)
 
     def _server_status(self, call: Call, event: Event) -> None:
-        last = whole(event.told["last_available_block"])
-        asking = None if call.asking is None else self._nodes.get(call.asking)
-        if asking is not None and asking.catch_up is not None:
-            asking.catch_up.available, asking.catch_up.changed = last, True
+        last = call.latest = whole(event.told["last_available_block"])
+        # In one packet the answer comes before the request.
+        asked = self._ask(call)
+        if asked is not None:
+            asked[1].available = last
         if last:
             self._know(self._node(call.node), last)
 

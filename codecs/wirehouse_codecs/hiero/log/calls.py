@@ -60,6 +60,8 @@ MOST_METADATA: Final = 64
 #: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
 _ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
+#: Why a message that began before its call's request isn't read.
+_MISREAD: Final = "the request shows that the message is of another kind of call"
 _PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
 #: What ends a side of a call, or all of it.
 _Ending = grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
@@ -142,7 +144,8 @@ class Calls:
         metadata = dict(event.metadata[:MOST_METADATA])
         # Without any header fields the call began before the capture, or they are lost. If the node was heard before
         # the request, messages of it may be missing.
-        late = not metadata or event.call in self._rpcs or bool(self._rows.uncaptured) or event.place == self._doubted
+        before = self._rpcs.get(event.call)
+        late = not metadata or before is not None or bool(self._rows.uncaptured) or event.place == self._doubted
         rpc = Rpc(event.call, event.place, late, event.place.arrived_at_ns)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
@@ -158,9 +161,26 @@ class Calls:
                 rpc.begin(Service.PUBLISH, self._options)
             elif self._port in self._options.subscribe_ports:
                 rpc.begin(Service.SUBSCRIBE, self._options)
+        if before is not None:
+            self._go_on(rpc, before, event.place)
         where = Where(event.direction, event.byte_start, event.byte_end)
         told = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._rows.is_late(where)}
         self._rows.call(rpc, event.place, where, told)
+
+    def _go_on(self, rpc: Rpc, before: Rpc, place: Place) -> None:
+        """The request comes after what the node said: its messages and its block go on, unless it was misread."""
+        rpc.counts, rpc.missed_ns = before.counts, before.missed_ns
+        if before.sets or before.counts["messages"]:
+            # Nobody knows how much it had said before.
+            rpc.missed_ns = place.arrived_at_ns
+            if rpc.session is not None:
+                rpc.session.miss()
+        if before.service in (None, rpc.service):
+            rpc.sets, rpc.block = before.sets, before.block
+            return
+        for direction in Direction:
+            self._drop(before, direction, place, _MISREAD)
+        self._blocks.end(before, place, "call")
 
     def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
         """What a call does whose path can't be read, by its first message that tells."""
@@ -345,6 +365,9 @@ class Calls:
         if event.first:
             begun_ns = event.begun_ns or place.arrived_at_ns
             rpc.sets[direction] = ComingSet(byte_start=event.byte_start, begun_ns=begun_ns)
+        elif direction not in rpc.sets:
+            self._rows.quarantine(place, where, _MISREAD, bytes(event.data), rpc)
+            return
         if not event.last:
             rpc.sets[direction].inflated_bytes += len(event.data)
         for told in self._assembly.receive((event.call, direction), event.data, event.last, tag):

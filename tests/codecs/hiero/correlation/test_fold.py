@@ -1121,6 +1121,75 @@ def test_a_subscription_that_is_cut_within_blocks_counts_whole_ones_alone() -> N
     assert (row.blocks, row.first_block, row.last_block) == (1, 122, 122)
 
 
+def ranges_of(world: World) -> list[str]:
+    """Broken rules about what a node asks another one for, and whether it does."""
+    asks = ("recorded_target", "catchup_range", "catch_up_not_started")
+    return [rule for rule in world.found(3 * HOUR_MS) if rule in asks]
+
+
+@pytest.mark.parametrize(("late_ms", "found"), [(20, []), (1900, []), (2001, ["recorded_target"])])
+def test_a_status_captured_after_the_request_that_follows_it(late_ms: int, found: list[str]) -> None:
+    world = World()
+    _behind(world)
+    status = world.call(Service.STATUS, NODE.address, OTHER_NODE)
+    _fetch(world, 121, 124, None).deliver(121)
+    world.wait(late_ms)
+    status.server_status(124).trailers()
+    assert ranges_of(world) == found
+
+
+@pytest.mark.parametrize(("late_ms", "found"), [(20, []), (2001, ["catchup_range"])])
+def test_a_second_status_captured_after_the_request_that_follows_it(late_ms: int, found: list[str]) -> None:
+    world = World()
+    _behind(world)
+    first = _fetch(world, 121, 122, 122).deliver(121)
+    first.deliver(122).status("SUCCESS").trailers()
+    status = world.call(Service.STATUS, NODE.address, OTHER_NODE)
+    _fetch(world, 123, 127, None)
+    world.wait(late_ms)
+    status.server_status(127).trailers()
+    assert ranges_of(world) == found
+
+
+@pytest.mark.parametrize(("last", "found"), [(121, []), (122, ["catchup_range"])])
+def test_a_block_captured_after_the_request_for_the_next_one(last: int, found: list[str]) -> None:
+    world = World()
+    _behind(world)
+    first = _fetch(world, 121, last, last)
+    world.call(Service.STATUS, NODE.address, OTHER_NODE).server_status(127).trailers()
+    _fetch(world, 122, 127, None)
+    world.wait(10)
+    if not found:
+        first.deliver(121)
+    assert [rule for rule in ranges_of(world) if rule == "catchup_range"] == found
+
+
+@pytest.mark.parametrize(("early_ms", "found"), [(20, []), (60, ["recorded_target"])])
+def test_a_higher_offer_captured_shortly_before_a_request(early_ms: int, found: list[str]) -> None:
+    world = World()
+    _behind(world, 125)
+    _fetch(world, 121, 124).deliver(121).cancel()
+    world.publisher("Q").header(128).behind(120)
+    world.wait(early_ms)
+    _fetch(world, 122, 124, None)
+    assert [rule for rule in ranges_of(world) if rule == "recorded_target"] == found
+
+
+def test_a_node_asks_before_the_answer_is_captured_that_says_it_is_behind() -> None:
+    world = World()
+    known(world)
+    publisher = world.publisher("Q").header(128)
+    fetch = _fetch(world, 121, 123, 123).deliver(121)
+    publisher.behind(120)
+    fetch.deliver(122).deliver(123).status("SUCCESS").trailers()
+    _fetch(world, 124, 127, 127)
+    world.wait(HOUR_MS)
+    world.call(Service.STATUS, "10.3.0.1", OTHER_NODE).server_status(127).trailers()
+    assert ranges_of(world) == []
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, CatchUpRow))
+    assert (row.last_available, row.fetched) == (127, 3)
+
+
 def test_a_catch_up_says_what_was_asked_and_reached() -> None:
     world = World()
     _caught_up(world)

@@ -386,6 +386,43 @@ def test_a_call_from_before_the_capture_is_told_by_its_port_or_its_messages() ->
     assert world.broken == []
 
 
+def sent_by(service: Service, content: bytes) -> dict[Direction, bytearray]:
+    """What a client that asks for blocks, or only begins a publisher's call, sends; and a node that gives blocks."""
+    call = World().call(service, "10.2.0.1", opened="none")
+    sent = {side: bytearray(call.opening[side]) for side in Direction}
+
+    def say(side: Direction, data: bytes) -> Call:
+        sent[side] += data
+        return call
+
+    call.say = say  # type: ignore[method-assign]
+    if service is Service.SUBSCRIBE:
+        call.client(SubscribeRequest(121, 123)).deliver(121).deliver(122).server(BlockItems(content))
+    return sent
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("asked", [Service.SUBSCRIBE, Service.PUBLISH])
+def test_a_request_that_comes_within_a_message_of_the_node(asked: Service, restored: bool) -> None:
+    """A call from before the capture, of which the node's bytes come before those of the client."""
+    parts = block(123)
+    content = parts.header + a_set(3, 400) + parts.proof
+    request, answer = bytes(sent_by(asked, content)[C]), bytes(sent_by(Service.SUBSCRIBE, content)[S])
+    for at in range(1, len(answer), 29):
+        world = World(restored=restored)
+        call = world.call(Service.SUBSCRIBE, "10.2.0.1", opened="middle")
+        call.say(S, answer[:at]).say(C, request).say(S, answer[at:]).close()
+        assert content in b"".join(row["raw"] or b"" for row in world.rows)
+        if asked is Service.SUBSCRIBE:
+            assert world.broken == []
+            sets = (row["message"] for row in world.of("message") if row["message"]["kind"] == "block_items")
+            assert [one["header"] for one in sets if one["header"]] == [121, 122, 123]
+            assert [row["block_number"] for row in world.of(BLOCK)] == [121, 122, 123]
+            assert world.of("call")[-1]["call_event"]["headers"] == 3
+            assert world.of("quarantine") == []
+
+
 def test_state_of_another_version_is_refused() -> None:
     call = World().publisher()
     state = json.loads(call.conversation.snapshot()) | {"version": 0}
