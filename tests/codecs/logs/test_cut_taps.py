@@ -118,8 +118,7 @@ def with_odd_handshake(own: list[Row], random: Random) -> list[Row]:
         odd.insert(at + random.randint(1, 4), odd.pop(at))
     if random.random() < 0.7:
         first = next((row for row in own if row["direction"] == random.choice(list(Direction))), own[0])
-        answer = random.choice((0, ACK))
-        said = {"flags": SYN | answer, "payload": b"", "payload_bytes": 0}
+        said: Row = {"flags": SYN | random.choice((0, ACK)), "payload": b"", "payload_bytes": 0}
         for number in ("sequence", "acknowledgment"):
             said[number] = (first[number] + random.choice((0, 0, 1, -1, 40, -9_000, 1 << 29))) % (1 << 32)
         odd.insert(random.randint(1, 6), first | said)
