@@ -470,6 +470,7 @@ def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
     world = World(restored=True)
     call = world.publisher(opened="none")
     (call.connection.client if side is C else call.connection.server).packets = 0
+    call.connection.known = call.connection.known_now
     other = S if side is C else C
     call.say(other, call.opening[other])
     if side is S:
@@ -498,6 +499,7 @@ def test_what_a_publisher_breaks_whatever_the_node_said_is_found_without_the_nod
     world = World(restored=True)
     call = world.publisher(opened="none")
     call.connection.server.packets = 0
+    call.connection.known = call.connection.known_now
     call.say(C, call.opening[C])
     said(call)
     assert world.broken == broken
