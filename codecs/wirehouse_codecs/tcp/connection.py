@@ -65,7 +65,7 @@ class Connection:
     has_syn: bool = False
     #: The next connection took segments that were counted here.
     _gave: bool = False
-    #: What protocols are told of the sides. It may be older than the sides: see `known_now`.
+    #: What protocols know of the sides. It may be older than the sides: see `known_now`.
     known: dict[Direction, Known] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class Connection:
 
     @property
     def guessed_sides(self) -> list[Direction]:
-        """The sides of which nothing tells where their bytes begin: see `Side.is_guessed`."""
+        """The sides of which nobody knows where their bytes begin: see `Side.is_guessed`."""
         return [direction for direction, known in self.known.items() if known.is_guessed]
 
     def may_lack_beginning(self, direction: Direction) -> bool:
