@@ -314,15 +314,10 @@ class _Run:
             *place,
             "message.index",
             F.lit(True).alias("pushed"),
-            # Of an unsure answer it isn't known which push was saved.
-            *(
-                F.when(~F.col("answers.unsure"), F.col(f"answers.{name}")).alias(known)
-                for name, known in (
-                    ("data", "data"),
-                    ("data_bytes", "data_bytes"),
-                    ("requested_at_ns", "pushed_at_ns"),
-                )
-            ),
+            "answers.data",
+            "answers.data_bytes",
+            F.col("answers.requested_at_ns").alias("pushed_at_ns"),
+            "answers.unsure",
             F.col("requester").alias("publisher"),
         )
         pulls = pulled.select(
@@ -331,7 +326,9 @@ class _Run:
         both = pushes.unionByName(pulls, allowMissingColumns=True)
         # Of a hash that a sender can't collide: what is equal here isn't looked at again.
         first = F.conv(F.substring(F.sha2("data", 256), 1, 15), 16, 10).cast("bigint")
-        return both.withColumn("digest", F.when(F.col("data").isNotNull(), first))
+        # Of an unsure answer it isn't known which push was saved: its data are shown, and not compared.
+        is_sure = F.col("data").isNotNull() & ~F.coalesce("unsure", F.lit(False))
+        return both.withColumn("digest", F.when(is_sure, first))
 
     @cached_property
     def messages(self) -> DataFrame:
