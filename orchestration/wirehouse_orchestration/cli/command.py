@@ -61,7 +61,7 @@ def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> Non
 
 @cli.command(cls=Simulators)
 def simulate() -> None:
-    """Write a simulated stream, legal, with a named fault or with an incident."""
+    """Write a simulated stream: legal, with a fault, or an incident."""
 
 
 @cli.command(cls=Exports)
