@@ -502,6 +502,8 @@ class Fault:
 
 #: The oldest version has no EndStream, and no code for an error of the node.
 _OLDEST: Final = frozenset({"A0"})
+#: Profiles in which a publisher that wasn't captured may have proven a block.
+_OLDER: Final = frozenset({"A0", "A", "A'"})
 #: Behind ends the call.
 _ENDED: Final = frozenset({"B0", "B1", "B2"})
 
@@ -540,7 +542,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "recorded_target": Fault("A node asks for fewer blocks than it lacks.", _recorded_target),
         "catchup_range": Fault("A node asks for blocks that it has.", _catchup_range),
         "drop_unproven": Fault(
-            "A block is acknowledged whose publisher failed before its proof.", _drop_unproven, lacking=_OLDEST
+            "A block is acknowledged whose publisher failed before its proof.", _drop_unproven, lacking=_OLDER
         ),
         "source_error_only_if_last": Fault(
             "A subscriber is told of a failing source while another one goes on.", _source_error_only_if_last
