@@ -5,11 +5,11 @@
     state = CODEC.read(text)
 
 A dataclass is declared once, and both directions follow from its annotations. Fields may be `int`, `float`, `str`,
-`bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further dataclasses and named tuples, `X |
-None`, `list[X]`, `set[X]`, `dict[K, V]`, `Counter[K]`, `tuple[A, B, C]` and `tuple[X, ...]`. They may also be objects
-of a class that hides its attributes: its property `state` is a value of one of these types, and its class method
-`from_state` makes an equal object of it. Fields with `init=False` are not written: they follow from others, or whoever
-reads the state sets them.
+`bool`, `bytes`, `bytearray`, None, literals, members of an enumeration, further dataclasses and named tuples,
+`list[X]`, `set[X]`, `dict[K, V]`, `Counter[K]`, `tuple[A, B, C]`, `tuple[X, ...]` and unions with None. They may also
+be objects of a class that hides its attributes: its property `state` is a value of one of these types, and its class
+method `from_state` makes an equal object of it. Fields with `init=False` are not written: they follow from others, or
+whoever reads the state sets them.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
@@ -42,7 +42,6 @@ from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 
 State = TypeVar("State")
 Convert = Callable[[Any], Any]
-
 
 #: What is raised where text is read that no version has written: by this codec, and by what is still read by hand.
 NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)

@@ -37,9 +37,14 @@ class Fate(StrEnum):
         return _REASONS.get(self)
 
 
-_REASONS = {Fate.DIFFERS: Why.BEFORE, Fate.BEFORE: Why.BEFORE, Fate.STRAY: Why.FAR}
-_REASONS |= {Fate.GIVEN_UP: Why.GIVEN_UP}
-_REASONS |= {Fate.LATE: Why.AFTER, Fate.BEYOND: Why.AFTER}
+_REASONS = {
+    Fate.DIFFERS: Why.BEFORE,
+    Fate.BEFORE: Why.BEFORE,
+    Fate.GIVEN_UP: Why.GIVEN_UP,
+    Fate.STRAY: Why.FAR,
+    Fate.LATE: Why.AFTER,
+    Fate.BEYOND: Why.AFTER,
+}
 
 
 class Judged(NamedTuple):

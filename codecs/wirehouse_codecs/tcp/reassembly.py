@@ -81,9 +81,9 @@ Gaps and holes
   taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
   acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. Nor is it of a side that
-  was not captured, once the other one has sent its FIN. In any other hole that is reported earlier it is: one byte of a
-  hole of its own for each lost packet would be worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. Nor is it of a side that was not captured, once the other one has sent its
+  FIN. In any other hole that is reported earlier it is: one byte of a hole of its own for each lost packet would be
+  worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
   says as much or more, and for no more than the smaller.
 
@@ -92,9 +92,9 @@ The order of the two directions
 
 - Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
   and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
-  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end
-  have come meanwhile, and none behind it: it is garbled, and no gap is a hole by it.
-  At the end of the connection it is believed, as the bytes are missing in any case.
+  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end have
+  come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
+  believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
   the last that was seen may be a FIN.
 - Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So

@@ -123,7 +123,8 @@ class Dialect:
 
 
 _VERSION = Field("version", Form.SHORT)
-_HELLO = tuple(Field(name, Form.SHORT) for name in ("cookie", "program_name", "instance_name"))
+#: The texts of HELLO, after its version.
+HELLO_TEXTS = tuple(Field(name, Form.SHORT) for name in ("cookie", "program_name", "instance_name"))
 _STREAM_ID = Field("stream_id", Form.U64)
 _MESSAGE_ID = Field("message_id", Form.U64)
 _REFERENCE = Field("point_of_ref", Form.U64)
@@ -149,7 +150,7 @@ _SEED_MESSAGE = (
     Field("payload", Form.REST_OR_NONE, only_with=Flag.BOUNDARY),
 )
 _SEED_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {
-    Hello: (Field("version", Form.OPEN_VERSION), *_HELLO),
+    Hello: (Field("version", Form.OPEN_VERSION), *HELLO_TEXTS),
     Ok: (_CREDITS, Field("streams", Form.TO_END, (_STREAM_ID, _REFERENCE), StreamReference)),
     Error: _ERROR,
     Notify: _NOTIFY,
@@ -167,7 +168,7 @@ _SEED_TAGS: Mapping[type[Frame], int] = {
     Nack: ord("!"),
 }
 _V2B_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {
-    Hello: (_VERSION, *_HELLO),
+    Hello: (_VERSION, *HELLO_TEXTS),
     Ok: (_CREDITS, _STREAMS, _SOURCES),
     Error: _ERROR,
     Notify: _NOTIFY,

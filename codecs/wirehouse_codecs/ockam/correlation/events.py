@@ -333,8 +333,7 @@ def name_key(stream_name: str, partition: int | None) -> str:
 
     All but Created and Replied have the stream's key beside it. Names, and what the index service has, outlive
     addresses: `create_other_name` and `index_never_saved` are judged here. Rows of clients have no address here; they
-    are all that is known of one whose stream's address isn't.
-    A stream without partitions is partition 0 of its name.
+    are all that is known of one whose stream's address isn't. A stream without partitions is partition 0 of its name.
     """
     return json.dumps(["name", stream_name, partition or 0])
 

@@ -53,7 +53,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.ockam.session.addresses import node_of
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 8
+SNAPSHOT_VERSION: Final = 8
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -887,7 +887,7 @@ class Fold:
     def snapshot(self) -> str:
         """The state as JSON, after `end_window`."""
         told = {
-            "version": STATE_VERSION,
+            "version": SNAPSHOT_VERSION,
             "first": None if self._first is None else self._first.to_json(),
             "asked": None if self._asked is None else self._asked.to_json(),
             "alive": [connection_id.hex() for connection_id in self._alive],
@@ -906,8 +906,8 @@ class Fold:
         return json.dumps(told, separators=(",", ":"))
 
     def _restore(self, told: dict[str, Any]) -> None:
-        if told.get("version") != STATE_VERSION:
-            raise StateVersionError(what="ockam streams", found=told.get("version"), expected=STATE_VERSION)
+        if told.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="ockam streams", found=told.get("version"), expected=SNAPSHOT_VERSION)
         for name in _PLAIN:
             setattr(self, "_" + name, told[name])
         for name in _INTERVALS:

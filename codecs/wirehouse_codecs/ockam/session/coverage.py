@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.wire.reader import Received
-from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
-from wirehouse_codecs.tcp.endpoints import other as other_of
+from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived, other
 
 
 class Sender(NamedTuple):
@@ -82,7 +81,7 @@ class Coverage:
         """How many bytes of the other side the sender of these had received, at most."""
         if self.peer_received_of is not None:
             return self.peer_received_of(direction, byte_end)
-        return self.taken[other_of(direction)]
+        return self.taken[other(direction)]
 
     def miss(self, since_ns: int) -> None:
         """Messages were missed; the first of them may have been sent at `since_ns`."""
@@ -93,16 +92,16 @@ class Coverage:
     def take(self, received: Received) -> Sender:
         """The bytes up to the end of the next frame of a side are taken: what their sender knew."""
         direction, end = received.direction, received.byte_end
-        other = other_of(direction)
+        peer = other(direction)
         if direction in self.searched or not self.taken[direction]:
             self.found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.
         is_fresh = self.peer_received_of is None or self.found_at.get(direction) != received.place
         known = self.peer_received(direction, end) if self.peer_received_of is not None else 0
-        is_behind = known > self.taken[other]
-        knows_frame = is_fresh and is_behind and known > self.here[other] > self.taken[other]
+        is_behind = known > self.taken[peer]
+        knows_frame = is_fresh and is_behind and known > self.here[peer] > self.taken[peer]
         # A response that waited so may answer what comes after it, or what is begun.
-        may_answer = is_behind or self.here[other] > self.taken[other]
+        may_answer = is_behind or self.here[peer] > self.taken[peer]
         is_early = may_answer and direction is Direction.SERVER and self.peer_received_of is not None
         may_be_answered = direction is Direction.CLIENT and bool(self.unasked_end)
         if may_be_answered and is_fresh:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.core.rules import Rule
-from wirehouse_codecs.wallaroo.dialects import _HELLO, ByteOrder, Dialect, Field, Form
+from wirehouse_codecs.wallaroo.dialects import HELLO_TEXTS, ByteOrder, Dialect, Field, Form
 from wirehouse_codecs.wallaroo.frames import (
     KIND_OF,
     VERSION_BYTES,
@@ -260,7 +260,7 @@ def _hello_by(body: bytes, form: VersionForm) -> Decoded:
     reader = _Reader(body, "little")
     size = reader.number(2, "the length of version") if form is VersionForm.SHORT else VERSION_BYTES[form]
     version = reader.take(size, "version")
-    cookie, program, instance = (reader.read(written) for written in _HELLO)
+    cookie, program, instance = (reader.read(written) for written in HELLO_TEXTS)
     return _with_trailing(Hello(version, cookie, program, instance, form), reader.left)
 
 
