@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from wirehouse_pipelines.delta import arrow_types, delta_tables
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import Held
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import SPARK, Table, all_tables
 
 #: Columns that locate a row: the address of its file, and the number of rows before it in that file.
 FILE, ROW = "file", "row"
@@ -221,6 +221,9 @@ def _defined(table: Table, frame: DataFrame) -> DataFrame:
     wanted = {field.name: field.dataType.simpleString() for field in defined}
     columns = []
     for column in table.columns:
+        if column.time_of:
+            columns.append(F.expr(SPARK.of_moment.format(column.time_of)).alias(column.name))
+            continue
         same = found[column.name] == wanted[column.name]
         value = F.col(column.name) if same else F.col(column.name).cast(column.type)
         columns.append(value.alias(column.name))
