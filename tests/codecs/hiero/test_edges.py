@@ -245,14 +245,14 @@ def goes_on_unaware(net: Network, unaware: bool, then: str) -> None:
 
 
 def aware_later(net: Network, after_ms: int, then: str) -> None:
-    """The publisher goes on so long after its host still hadn't received the answer, or the end."""
+    """The publisher goes on so long after the node spoke again: its host hadn't received the answer, or the end."""
     known(net)
     call = net.publisher().header(125 if then == "behind" else 121)
     (call.behind(120) if then == "behind" else call.end("TIMEOUT", 120)).wait(1000)
     call.unaware = True
     call.items(125)
     call.unaware = False
-    call.wait(after_ms - 1).items(125)
+    call.ping().wait(after_ms - 1).items(125)
     if then == "behind":
         call.wait(100).leave(120, "TOO_FAR_BEHIND")
     else:
@@ -270,7 +270,7 @@ def no_range(net: Network, latest: int) -> None:
 
 def code_after_behind(net: Network, code: str) -> None:
     known(net)
-    net.publisher().header(125).behind(120).wait(100).leave(120, code)
+    net.publisher().header(125).behind(120).wait(1000).leave(120, code)
 
 
 def after_node_end(net: Network, after_ms: int) -> None:
@@ -311,7 +311,7 @@ def skip_names(net: Network, number: int) -> None:
 
 def skip_followed(net: Network, followed: bool) -> None:
     other = net.publisher("N2").header(121)
-    call = net.publisher().header(121).skip(121).wait(100)
+    call = net.publisher().header(121).skip(121).wait(2000)
     other.rest(121).ack(121)
     if followed:
         call.ack(121)
@@ -324,7 +324,7 @@ def skip_acknowledged(net: Network, number: int) -> None:
     other = net.publisher("N2").block(number)
     call = net.publisher()
     other.ack(number)
-    call.ack(number).header(121).skip(121).wait(100).leave(number)
+    call.ack(number).header(121).skip(121).wait(2000).leave(number)
     other.leave(number)
 
 
@@ -339,7 +339,7 @@ def header_after_resend(net: Network, number: int) -> None:
     other = net.publisher("N2").header(121)
     call = net.publisher().header(121).skip(121)
     other.leave(120, "RESET")
-    call.resend(121).wait(100).header(number)
+    call.resend(121).wait(1000).header(number)
     if number == 121:
         call.rest(121).ack(121).leave(121)
     else:
@@ -627,7 +627,7 @@ EDGES = [
     edge("recheck", offered_again, 111, 110),
     edge("recheck", offered_again_unaware, True, False),
     edge("recheck", offered_on, 111, 110, "A"),
-    edge("recheck", items_after_duplicate, 50, 51, "A"),
+    edge("recheck", items_after_duplicate, 999, 1000, "A"),
     edge("recheck", items_unaware, True, False, "A"),
     edge("resend_from_l1", header_after_behind, 121, 122),
     edge("resend_from_l1", header_after_behind, 121, 120),
@@ -636,22 +636,22 @@ EDGES = [
     edge("recheck", lambda net, unaware: goes_on_unaware(net, unaware, "duplicate"), True, False, "A"),
     edge("resend_from_l1", lambda net, unaware: goes_on_unaware(net, unaware, "behind"), True, False),
     edge("too_far_code", lambda net, unaware: goes_on_unaware(net, unaware, "end"), True, False),
-    edge("resend_from_l1", lambda net, after_ms: aware_later(net, after_ms, "behind"), 50, 51),
-    edge("end_last", lambda net, after_ms: aware_later(net, after_ms, "end"), 50, 51),
+    edge("resend_from_l1", lambda net, after_ms: aware_later(net, after_ms, "behind"), 999, 1000),
+    edge("end_last", lambda net, after_ms: aware_later(net, after_ms, "end"), 999, 1000),
     edge("earliest", range_of_end, 121, 122),
     edge("earliest", no_range, 121, 0),
     edge("too_far_code", code_after_behind, "TOO_FAR_BEHIND", "ERROR"),
     edge("reenter", later_header, 122, 123),
     edge("reenter", later_header, 122, 123, "A"),
     edge("reenter", later_behind, 123, 121),
-    edge("end_last", after_node_end, 50, 51),
+    edge("end_last", after_node_end, 999, 1000),
     edge("end_last", after_own_end, False, True),
     edge("ack_order", acknowledged_twice, 122, 121),
     edge("ack_order", acknowledged_before_proof, False, True),
     edge("skip_pair", skip_names, 121, 122),
     edge("skip_pair", skip_followed, True, False),
     edge("skip_pair", skip_acknowledged, 121, 120),
-    edge("skip_pair", items_after_skip, 50, 51),
+    edge("skip_pair", items_after_skip, 999, 1000),
     edge("skip_pair", header_after_resend, 121, 122),
     edge("skip_pair", resent, 122, 121),
     edge("ended_without_end_stream", half_closed, True, False),

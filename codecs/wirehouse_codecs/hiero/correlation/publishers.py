@@ -11,7 +11,7 @@ from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Decision, Early, Node, Pending, Proof
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session.steps import after, fits
+from wirehouse_codecs.hiero.session.steps import ANSWER_NS, after, fits
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
@@ -24,8 +24,6 @@ TOLERANT_GROWTH: Final = 0.95
 #: From here on a gap need not grow: publishers have a cap.
 CAP_NS: Final = 30 * 10**9
 GAPS: Final = 3
-#: A node verifies a block before it answers: a publisher that ends its call sooner after a proof didn't wait for that.
-ANSWER_NS: Final = 2 * 10**9
 _PUBLISHER_ERRORS: Final = frozenset({"TIMEOUT", "ERROR"})
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.hiero_captures import Judged, judge_landed
 from tests.support.hiero_networks import Simulation
+from tests.support.hiero_slow_links import SlowLink
 from tests.support.hiero_wire import PORT
 from tests.support.landed import landed_packets
 from tests.support.searches import fast_first
@@ -114,3 +115,9 @@ def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     """A part of it, one side or half of one, a few packets in another order, the sides by two clocks."""
     packets = captured(Simulation(seed).net.packets, {PORT}, any_tap(seed))
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
+
+
+@pytest.mark.parametrize("seed", fast_first(range(400), count=20, most=50))
+def test_what_waited_in_a_send_buffer_breaks_no_rule(seed: int) -> None:
+    link = SlowLink(seed)
+    assert severe(judge_landed(landed_packets(link.net.packets), OPTIONS, PORT).found) == []
