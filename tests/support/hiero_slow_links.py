@@ -78,9 +78,7 @@ class SlowLink:
             elif what == "end" or (what == "duplicate" and self.new):
                 self.queue.append(("half_close", 0))
                 self._open(number + 1)
-            elif what == "duplicate" and self.writes <= number:
-                self._restart(number + 1)
-            elif what == "skip" and self.writes <= number:
+            elif (what == "duplicate" and self.writes <= number) or (what == "skip" and self.writes <= number):
                 self._restart(number + 1)
             elif what == "resend":
                 self._restart(number)

@@ -177,7 +177,7 @@ def reported_behind(net: Network, reported: int) -> None:
 
 def reported_by_end(net: Network, reported: int) -> None:
     known(net)
-    net.publisher().header(121).end("TIMEOUT", reported).trailers()
+    net.publisher().header(121).wait(2000).end("TIMEOUT", reported).trailers()
 
 
 def offered_again(net: Network, number: int) -> None:
@@ -190,8 +190,8 @@ def offered_again(net: Network, number: int) -> None:
 def offered_again_unaware(net: Network, unaware: bool) -> None:
     """Long after a duplicate answer, on another call of the connection: its host hadn't received the answer or had."""
     known(net)
-    first = net.publisher().header(110).duplicate(120).wait(1000)
-    first.line.round_trip_ns = 2000 * MS if unaware else 0
+    first = net.publisher().header(110).duplicate(120).wait(2000)
+    first.line.round_trip_ns = 3000 * MS if unaware else 0
     net.publisher(line=first.line).header(110).duplicate(120)
 
 
@@ -265,7 +265,7 @@ def range_of_end(net: Network, earliest: int) -> None:
 
 def no_range(net: Network, latest: int) -> None:
     """Without an earliest block there has to be a latest one."""
-    net.publisher().block(121).ack(121).end_stream("RESET", 0, latest).half_close().trailers()
+    net.publisher().block(121).ack(121).wait(2000).end_stream("RESET", 0, latest).half_close().trailers()
 
 
 def code_after_behind(net: Network, code: str) -> None:
@@ -507,16 +507,17 @@ def asks_nobody(net: Network, asks: bool) -> None:
     later(net)
 
 
-def fetches_on(net: Network, on: bool) -> None:
+def fetches_on(net: Network, after_ms: int) -> None:
+    """A block is fetched that was proven so long after the node had caught up."""
     behind_once(net, 122)
     call = fetch(net, 121, None, 140).deliver(121)
-    if on:
-        net.publisher().block(122).ack(122).leave(122)
-        call.deliver(122)
-    else:
-        call.deliver(122)
-        net.publisher().block(122).ack(122).leave(122)
-    call.cancel()
+    net.publisher().block(122).ack(122)
+    proven_ns = net.now_ns + after_ms * MS
+    other = net.publisher("N2").header(123).items(123)
+    net.now_ns = proven_ns - MS
+    other.proof(123).ack(123)
+    call.deliver(122, 123).cancel()
+    other.leave(123)
 
 
 def dropped(net: Network, whole: bool) -> None:
@@ -538,12 +539,16 @@ def source_error(net: Network, after_ms: int) -> None:
 
 
 def subscriber_untold(net: Network, after_ms: int) -> None:
-    """Blocks come so long after the last publisher failed."""
-    subscriber = net.subscriber(121).opening(121)
-    call = net.publisher().header(121)
-    call.end_stream("ERROR", 1, 120).wait(after_ms - 1)
-    subscriber.server(held(2, block(121).closing)).end_subscription("ERROR")
+    """A block is delivered that was proven so long after the last publisher failed."""
+    subscriber = net.subscriber(121)
+    call = net.publisher().header(121).end_stream("ERROR", 1, 120)
+    proven_ns = net.now_ns + after_ms * MS
+    other = net.publisher("N2").header(121).items(121)
+    net.now_ns = proven_ns - MS
+    other.proof(121).ack(121)
+    subscriber.deliver(121).cancel()
     call.half_close().trailers()
+    other.leave(121)
 
 
 def others_answered(net: Network, answered: bool) -> None:
@@ -564,9 +569,15 @@ def other_call_told(net: Network, after_ms: int) -> None:
 
 
 def other_subscriber_told(net: Network, after_ms: int) -> None:
-    subscriber = net.subscriber(121).opening(121)
+    """A block is delivered that was proven so long after the node's error."""
+    subscriber = net.subscriber(121)
+    other = net.publisher("N2").header(121).items(121).answer()
     call = net.publisher().header(121).end("ERROR", 120)
-    subscriber.wait(after_ms - 1).ending(121).end_subscription("ERROR")
+    proven_ns = net.now_ns + after_ms * MS
+    other.end("ERROR", 120)
+    net.now_ns = proven_ns - MS
+    other.proof(121).trailers()
+    subscriber.deliver(121).end_subscription("ERROR")
     call.trailers()
 
 
@@ -681,14 +692,14 @@ EDGES = [
     edge("source_error_sent", subscriber_untold, 50, 51),
     edge("continue", others_answered, True, False),
     edge("continue", other_ended_after_proof, 1999, 2000),
-    edge("node_error_all", other_call_told, 300, 301),
+    edge("node_error_all", other_call_told, 2300, 2301),
     edge("node_error_subscribers", other_subscriber_told, 300, 301),
     edge("retry_after_node_error", publisher_returns, True, False),
     edge("chain", chained, 0, 1),
     edge("chain", chained, 0, 1, "A"),
     edge("gap_not_filled", fetch_gap, 127, 126),
     edge("catch_up_not_started", asks_nobody, True, False),
-    edge("catch_up_overrun", fetches_on, False, True),
+    edge("catch_up_overrun", fetches_on, 2000, 2001),
     edge("last_block_again", acknowledged, 121, 120),
     edge("ack_unoffered", unoffered, 121, 122),
     edge("subscriber_not_resumed", subscriber_returns, True, False),

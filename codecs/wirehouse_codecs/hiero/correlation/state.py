@@ -12,7 +12,7 @@ from wirehouse_codecs.hiero.correlation.events import Where
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 MOST_RUNS: Final = 4_096
 
 
@@ -137,6 +137,8 @@ class CatchUp:
     asked: list[tuple[int, str | None, int, int | None]] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     available: int | None = None
+    #: The last block that each of the nodes reported that it asked.
+    reports: dict[str, int] = field(default_factory=dict)
     #: The node asked another for its status, or for blocks.
     started: bool = False
     fetched: int = 0
@@ -154,7 +156,7 @@ class Node:
     """What is known of a block node."""
 
     name: str
-    #: L, and how it rose lately by acknowledgements: when, to what.
+    #: L, and how it rose by the last acknowledgements: when, to what.
     known: int | None = None
     #: Since when it is known to have any block but 0.
     known_ns: int = 0
@@ -176,6 +178,8 @@ class Node:
     publisher_errors: list[tuple[int, str]] = field(default_factory=list)
     acked_ns: int | None = None
     catch_up: CatchUp | None = None
+    #: When it had caught up last.
+    caught_up_ns: int | None = None
     offered: Intervals = field(default_factory=_runs)
     proven: Intervals = field(default_factory=_runs)
     acknowledged: Intervals = field(default_factory=_runs)
@@ -253,9 +257,10 @@ class Pending:
     others: list[str] = field(default_factory=list)
     used: bool = False
     message: str = ""
-    #: The block that it is about, and the one whose proof is missing.
+    #: The block that it is about, and the one whose proof is missing; that has come, but too late.
     number: int | None = None
     needs: int | None = None
+    proven: bool = False
     #: So many bytes of the other side had its sender received, at most; None = that isn't known.
     received: int | None = None
     #: After a silence it isn't judged before then.

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.call_blocks import CallBlocks, hashes_of, number_of
 from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID, CallRows
+from wirehouse_codecs.hiero.log.pauses import Pauses
 from wirehouse_codecs.hiero.log.rows import (
     CLOSED,
     COUNTED,
@@ -25,7 +26,6 @@ from wirehouse_codecs.hiero.log.rows import (
     OPENED,
     message_content,
 )
-from wirehouse_codecs.hiero.log.pauses import Pauses
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
 from wirehouse_codecs.hiero.rules import RULE

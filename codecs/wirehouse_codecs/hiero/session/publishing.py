@@ -8,7 +8,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from wirehouse_codecs.hiero.profiles import NO_BLOCK
-from wirehouse_codecs.hiero.session.steps import ANSWER_NS, Broken, Effect, Said, Step, after, block_name, knowing, unknowing
+from wirehouse_codecs.hiero.session.steps import (
+    ANSWER_NS,
+    Broken,
+    Effect,
+    Said,
+    Step,
+    after,
+    block_name,
+    knowing,
+    unknowing,
+)
 from wirehouse_codecs.tcp.endpoints import Direction
 
 if TYPE_CHECKING:

@@ -462,7 +462,9 @@ def _catch_up_overrun(scene: Scene) -> None:
     scene.ask()
     fetch = scene.deliver(scene.fetch(KNOWN + 1), KNOWN + 1)
     scene.publisher().block(KNOWN + 2).ack(KNOWN + 2).leave(KNOWN + 2)
-    scene.deliver(fetch, KNOWN + 2).cancel()
+    scene.wait(ANSWER_MS)
+    scene.publisher().block(KNOWN + 3).ack(KNOWN + 3).leave(KNOWN + 3)
+    scene.deliver(fetch, KNOWN + 2, KNOWN + 3).cancel()
 
 
 def _last_block_again(scene: Scene) -> None:
