@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
 from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, HELD_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
-from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Decision, Early, Node, Pending, Proof
+from wirehouse_codecs.hiero.correlation.state import (
+    Attempts,
+    Call,
+    CatchUp,
+    Decision,
+    Early,
+    Node,
+    Pending,
+    Proof,
+    Told,
+)
+from wirehouse_codecs.hiero.log.pauses import PAUSE_NS
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session.steps import ANSWER_NS, after, fits
@@ -76,6 +89,7 @@ class Publishers(Known):
         for decision in call.decisions:
             self._settle(call, decision, "none", None, None, None)
         call.decisions.clear()
+        self._release(call, lambda told: True)
         self._drop("node_error_all", call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
@@ -122,6 +136,7 @@ class Publishers(Known):
         call.item_bytes += event.told["item_bytes"] or 0
         header, proof = whole(event.told["header"]), whole(event.told["proof"])
         self._use(call, event)
+        self._obey(call, event, header, proof)
         if header is not None:
             self._offer(call, event, header)
         if proof is not None:
@@ -170,6 +185,10 @@ class Publishers(Known):
         """The header came late, in the packet that released its answer: within a packet both sides have no order."""
         early, call.early = call.early, None
         if early is None or early.at_ns != event.at_ns:
+            return
+        if early.answer == "skip":
+            call.streaming &= call.header != early.number
+            self._answer(call, Event(early.answer, event.where, call.call, number=early.number), "skip")
             return
         if fits(early.answer, early.number, call.decisions[-1].number):
             answer = Event(early.answer, event.where, call.call, number=early.number, told={"meaning": early.code})
@@ -268,6 +287,7 @@ class Publishers(Known):
         self._judge_acknowledged(call, node, event, number, first)
         call.acknowledged += 1
         call.acked = number if call.acked is None else max(call.acked, number)
+        self._release_known(call)
         attempts = self._attempts_of(call)
         attempts.behind = False
         attempts.gaps.clear()
@@ -555,11 +575,45 @@ class Publishers(Known):
     def _skip_block(self, call: Call, event: Event) -> None:
         call.streaming = False
         self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
+        if event.number is not None and all(one.number != event.number for one in call.decisions):
+            call.early = Early(event.at_ns, "skip", event.number, None)
         self._answer(call, event, "skip")
 
     def _resend_block(self, call: Call, event: Event) -> None:
         self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
+        for told in call.told:
+            if told.row.offered == event.number:
+                told.answer, told.resend, told.silent = event.where, True, True
         self._answer(call, event, "resend")
+
+    def _obey(self, call: Call, event: Event, header: int | None, proof: int | None) -> None:
+        """What the publisher says after SkipBlock or ResendBlock."""
+        for told in call.told:
+            number, answer = told.row.offered, told.answer
+            paused = event.at_ns - answer.arrived_at_ns >= PAUSE_NS
+            knew = told.silent and paused and not event.may_lack(answer)
+            told.silent = False
+            if told.resend:
+                if told.row.resend_obeyed is None and header is not None and (knew or header == number):
+                    told.row = replace(told.row, resend_obeyed=header == number)
+            elif told.row.skip_obeyed is None and not told.unsure:
+                if header not in (None, number):
+                    told.row = replace(told.row, skip_obeyed=True)
+                elif knew:
+                    told.row = replace(told.row, skip_obeyed=False)
+                else:
+                    told.unsure = number in (header, proof)
+        self._release_known(call)
+
+    def _release_known(self, call: Call) -> None:
+        """Blocks that are acknowledged aren't asked for again."""
+        acked = -1 if call.acked is None else call.acked
+        self._release(call, lambda told: told.row.offered <= acked and told.is_known)
+
+    def _release(self, call: Call, over: Callable[[Told], bool]) -> None:
+        """Nothing more is to come of what the publisher was told."""
+        self._told += [told.row for told in call.told if over(told)]
+        call.told = [told for told in call.told if not over(told)]
 
     def _answer(self, call: Call, event: Event, actual: str) -> None:
         """SkipBlock or ResendBlock settles the header that it names."""
@@ -574,7 +628,13 @@ class Publishers(Known):
             elif rule is not None:
                 self._find(rule, event.where, shown, call, event.number)
             self._settle(call, decision, actual, event.number, None, event, rule)
+            row = self._told.pop()
+            assert isinstance(row, DecisionRow)
+            call.told.append(Told(row, event.where, actual == "resend"))
         call.decisions = left
+        if len(call.told) > MOST_NAMES:
+            first = call.told[0]
+            self._release(call, lambda told: told is first)
 
     def _answered(self, call: Call, node: Node, decision: Decision, actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""

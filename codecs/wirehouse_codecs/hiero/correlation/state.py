@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.correlation.events import Where
-from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
+from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
+from wirehouse_codecs.hiero.correlation.rows import Told as Row
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
 SNAPSHOT_VERSION: Final = 7
@@ -43,6 +44,24 @@ class Early(NamedTuple):
     answer: str
     number: int
     code: str | None
+
+
+@dataclass(slots=True)
+class Told:
+    """SkipBlock or ResendBlock, until it is known what the publisher did."""
+
+    #: The decision about the header of that block.
+    row: DecisionRow
+    answer: Where
+    resend: bool
+    #: The publisher has said nothing since; part of what it said since may have been written before it knew.
+    silent: bool = True
+    unsure: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """What the publisher did after SkipBlock, or that nobody will know."""
+        return self.resend or self.unsure or self.row.skip_obeyed is not None
 
 
 @dataclass(slots=True)
@@ -96,6 +115,7 @@ class Call:
     #: Proofs that aren't acknowledged.
     proofs: list[Proof] = field(default_factory=list)
     early: Early | None = None
+    told: list[Told] = field(default_factory=list)
     #: Of a subscriber
     start: int | None = None
     end: int | None = None
@@ -275,13 +295,14 @@ class Pending:
 # Rows
 
 
-def call_rows(call: Call) -> Iterator[Told]:
+def call_rows(call: Call) -> Iterator[Row]:
     """The rows of a call that changed."""
     if not call.changed:
         return
     for where, offered, known, expected, _ in call.decisions:
         about = (call.call, call.node, call.publisher, offered, known, expected)
         yield DecisionRow(where, *about, None, None, None, None, None, None)
+    yield from (told.row for told in call.told)
     if call.service == Service.PUBLISH:
         yield _session_row(call)
     elif call.service == Service.SUBSCRIBE:

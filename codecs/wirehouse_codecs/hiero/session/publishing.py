@@ -241,6 +241,7 @@ def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
     assert said.number is not None
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
+    _want(call, said.number + 1)
     # The publisher may have gone on before it read this.
     gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
     if not call.skips_earlier(said):

@@ -65,7 +65,7 @@ class Memory:
     reported_ns: int = 0
     reported_end: int = 0
     refused: int | None = None
-    #: The blocks that answers and acknowledgements made the next ones.
+    #: The blocks that answers and acknowledgements made the next ones, of old ones too.
     wanted: list[int] = field(default_factory=list)
     #: What was found about it already.
     went_on: bool = False

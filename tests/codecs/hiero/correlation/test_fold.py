@@ -1276,3 +1276,55 @@ def test_times_are_those_of_the_options() -> None:
     world.publisher().header(126).end("SUCCESS", 118)
     assert world.found() == []
     assert SECOND == 1000 * MS
+
+
+def _obeyed(world: World) -> list[tuple[int, bool | None, bool | None]]:
+    """Of each header of a call, in their order."""
+    decisions = {one.where: one for one in world.told() if isinstance(one, DecisionRow)}
+    by_place = sorted(decisions.values(), key=lambda one: one.where.byte_end or 0)
+    return [(one.offered, one.skip_obeyed, one.resend_obeyed) for one in by_place]
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "then", "obeyed"),
+    [
+        (0, lambda call: call.header(122), True),
+        # It may have been under way.
+        (0, lambda call: call.rest(121).header(122), None),
+        (999, lambda call: call.items(121), None),
+        (1000, lambda call: call.items(121), False),
+        (0, lambda call: call.items(121).header(122), True),
+        (0, lambda call: call.ack(121).header(122), True),
+        (0, lambda call: call.ack(121), None),
+    ],
+)
+def test_who_is_told_to_skip_a_block_stops_with_it(
+    wait_ms: int, then: Callable[[Any], Any], obeyed: bool | None
+) -> None:
+    world = World()
+    call = world.publisher().header(121).skip(121)
+    world.wait(wait_ms - 1)
+    then(call)
+    assert _obeyed(world)[0] == (121, obeyed, None)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "then", "obeyed"),
+    [
+        (0, lambda call: call.header(121), True),
+        (0, lambda call: call.header(123).header(121), True),
+        (999, lambda call: call.header(123), None),
+        (1000, lambda call: call.header(123), False),
+        (0, lambda call: call.end_stream(), None),
+    ],
+)
+@pytest.mark.parametrize("skipped", [True, False])
+def test_who_is_asked_for_a_block_offers_it_again(
+    wait_ms: int, then: Callable[[Any], Any], obeyed: bool | None, skipped: bool
+) -> None:
+    world = World()
+    call = world.publisher().header(121)
+    call = call.skip(121).header(122).resend(121) if skipped else call.resend(121)
+    world.wait(wait_ms - 1)
+    then(call)
+    assert _obeyed(world)[0] == (121, True if skipped else None, obeyed)
