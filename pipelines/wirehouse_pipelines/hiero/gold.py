@@ -38,7 +38,7 @@ from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "11"
+VERSION = "12"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.

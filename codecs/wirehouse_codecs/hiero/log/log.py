@@ -30,7 +30,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-SNAPSHOT_VERSION: Final = 9
+SNAPSHOT_VERSION: Final = 10
 
 
 def starter(options: HieroOptions) -> Start:
@@ -102,7 +102,9 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
+        self._calls.pauses.receive(pieces, self._connection)
         self._calls.take(self._reader.receive(pieces))
+        self._calls.pauses.forget(self.unread_from(Direction.CLIENT))
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came. They may be what a call lacks that ends with them."""

@@ -26,7 +26,6 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, OPEN, PUBLISHER_CODES, Profile, Service
 from wirehouse_codecs.hiero.session.publishing import (
     ANSWERS,
-    OF_PUBLISHER,
     PUBLISHING,
     Input,
     State,
@@ -35,7 +34,7 @@ from wirehouse_codecs.hiero.session.publishing import (
     publishing_rule,
 )
 from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
-from wirehouse_codecs.hiero.session.steps import Found, Memory, Said, Step, fits, found_of, unknowing
+from wirehouse_codecs.hiero.session.steps import Found, Memory, Said, Step, fits, found_of, knowing, unknowing
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.messages import (
     Acknowledgement,
@@ -92,9 +91,6 @@ class Call(CallState):
 
     def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
         """Why it is passed over, and what it breaks."""
-        memory = self.memory
-        if said.input in OF_PUBLISHER and unknowing(said, max(memory.reported_end, memory.ended_end)):
-            memory.unaware_ns = said.at_ns
         step = self._table.get((self.state, said.input))
         if step is None:
             return f"the call is {self.state}", self._unlisted(said)
@@ -168,10 +164,10 @@ class Call(CallState):
             self.state = type(self.state)("unknown")
 
     def in_flight(self, said: Said) -> bool:
-        """It may have crossed the last answer."""
+        """Its sender may not have read the last answer."""
         memory = self.memory
-        in_time = said.at_ns - max(memory.reported_ns, memory.unaware_ns) <= self.options.in_flight_ns
-        return in_time or unknowing(said, memory.reported_end)
+        known = knowing(said, memory.reported_ns, self.options.in_flight_ns)
+        return not known or unknowing(said, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""

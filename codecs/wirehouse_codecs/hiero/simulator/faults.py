@@ -32,7 +32,7 @@ _ITEMS_BYTES: Final = 2000
 _SET_BYTES: Final = 1000
 _HOST: Final = 200
 #: After this what was said can't have crossed anything, and nobody is told of the node's error any more.
-PAUSE_MS: Final = 400
+PAUSE_MS: Final = 1_000
 #: After this a publisher has read what was said on any of its connections, and waited for an answer to a proof.
 ANSWER_MS: Final = 2_000
 #: After this what never came is missing.
@@ -462,7 +462,9 @@ def _catch_up_overrun(scene: Scene) -> None:
     scene.ask()
     fetch = scene.deliver(scene.fetch(KNOWN + 1), KNOWN + 1)
     scene.publisher().block(KNOWN + 2).ack(KNOWN + 2).leave(KNOWN + 2)
-    scene.deliver(fetch, KNOWN + 2).cancel()
+    scene.wait(ANSWER_MS)
+    scene.publisher().block(KNOWN + 3).ack(KNOWN + 3).leave(KNOWN + 3)
+    scene.deliver(fetch, KNOWN + 2, KNOWN + 3).cancel()
 
 
 def _last_block_again(scene: Scene) -> None:
