@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.intervals import runs_of
-from wirehouse_codecs.ockam.correlation import clients, streams
+from wirehouse_codecs.ockam.correlation import clients, connections, contents, name_fold, stream_fold, unconfirmed
+from wirehouse_codecs.ockam.correlation.connections import CLOCKS_NS, HOLE_NS
 from wirehouse_codecs.ockam.correlation.data_changes import Observation, data_changed
 from wirehouse_codecs.ockam.correlation.events import (
     Closed,
@@ -48,6 +49,7 @@ NAME_KEY = name_key("orders", None)
 LARGEST = 2**64 - 1
 MODELLED = SET_RULES - {"address_changed", "address_shared", "create_other_name", "data_changed", "saved_index_lowered"}
 NEXT, PROCESSED = IndexConvention
+MODULES = (clients, connections, contents, name_fold, stream_fold, unconfirmed)
 
 
 @dataclass(slots=True)
@@ -279,7 +281,7 @@ class Model:
                     self.get(step)
                 case Partial():
                     self.partial = True
-                    self.settled_ns = max(self.settled_ns, self.now_ns - streams.HOLE_NS)
+                    self.settled_ns = max(self.settled_ns, self.now_ns - HOLE_NS)
                     judged = self.unconfirmed.items()
                     self.unconfirmed = {at: where for at, where in judged if where.arrived_at_ns <= self.settled_ns}
         for index, where in self.unconfirmed.items():
@@ -504,7 +506,7 @@ def lags_of(steps: list[Step], convention: IndexConvention, cuts: set[int]) -> l
     fold, told = Fold(KEY, convention, lags=True), list[tuple[int, LagRow]]()
     for at, step in enumerate(steps):
         before, now = time_of(steps[:at][::-1], 0), time_of(steps[at:], LARGEST)
-        if at in cuts and before // streams.BURST_NS < now // streams.BURST_NS:
+        if at in cuts and before // stream_fold.BURST_NS < now // stream_fold.BURST_NS:
             told += [(at, row) for row in of(LagRow, fold.end_window())]
             fold = Fold(KEY, convention, fold.snapshot(), lags=True)
         if not isinstance(step, Pushed):
@@ -514,7 +516,7 @@ def lags_of(steps: list[Step], convention: IndexConvention, cuts: set[int]) -> l
 
 
 def test_lag_is_told_whenever_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "BURST_NS", 4)
+    monkeypatch.setattr(stream_fold, "BURST_NS", 4)
 
     @settings(max_examples=60)
     @given(TALKS, st.sampled_from(IndexConvention), st.sets(st.integers(0, 60), max_size=8))
@@ -538,7 +540,7 @@ def test_lag_is_told_whenever_it_changes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_of_a_burst_of_pushes_one_row_is_told_and_a_pull_past_deleted_messages_tells_all_clients() -> None:
     talk = Talk().init("orders").save(0).save(0, client="you", connection="d").store(0, 1, 2)
-    talk.now_ns += streams.BURST_NS
+    talk.now_ns += stream_fold.BURST_NS
     talk.store(3).pull(0, 2, 3).save(4)
     told = [row for _, row in lags_of(talk.steps, NEXT, set())]
     assert [(row.cause, row.client_id, row.lag, row.lost) for row in (*told[:4], told[5], told[4], *told[6:])] == [
@@ -556,7 +558,7 @@ def test_of_a_burst_of_pushes_one_row_is_told_and_a_pull_past_deleted_messages_t
 
 def test_a_row_of_pushes_has_the_name_that_the_stream_had_then() -> None:
     talk = Talk().pull(0, 0).store(1)
-    talk.now_ns += streams.BURST_NS
+    talk.now_ns += stream_fold.BURST_NS
     talk.init("orders")
     whole, cut = lags_of(talk.steps, NEXT, set()), lags_of(talk.steps, NEXT, {len(talk.steps) - 1})
     assert [(row.cause, row.stream_name) for _, row in whole][-1] == ("push", None)
@@ -570,7 +572,7 @@ def assert_cut_anywhere(words: list[Any], cuts: set[int], convention: IndexConve
         assert sorted(map(repr, of(kind, whole))) == sorted(map(repr, of(kind, parts)))
     # Of a client that was forgotten the row of an earlier window stands.
     assert newest(whole).items() <= newest(parts).items()
-    if streams.MOST_CLIENTS > 1:
+    if clients.MOST_CLIENTS > 1:
         assert newest(whole) == newest(parts)
 
 
@@ -582,13 +584,20 @@ def test_where_windows_are_cut_changes_nothing(words: list[Any], cuts: set[int],
     assert_cut_anywhere(words, cuts, convention, NAME_KEY)
 
 
+def bound(monkeypatch: pytest.MonkeyPatch, **bounds: int) -> None:
+    """The modules of folds have these bounds."""
+    for name, most in bounds.items():
+        having = [module for module in MODULES if hasattr(module, name)]
+        assert having
+        for module in having:
+            monkeypatch.setattr(module, name, most)
+
+
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for very little."""
     bounds = {"MOST_RUNS": 3, "MOST_CLIENT_RUNS": 4, "MOST_CLIENTS": 1, "MOST_RISES": 3}
-    for name, bound in bounds.items():
-        monkeypatch.setattr(streams, name, bound)
-    monkeypatch.setattr(clients, "MOST_RECENT", 1)
+    bound(monkeypatch, **bounds, MOST_RECENT=1)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -604,7 +613,7 @@ def test_nor_does_it_where_room_is_short() -> None:
 @pytest.mark.usefixtures("narrow")
 def test_where_room_for_indexes_is_short_less_is_found_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     # A client that was forgotten is another one.
-    monkeypatch.setattr(streams, "MOST_CLIENTS", 2)
+    bound(monkeypatch, MOST_CLIENTS=2)
 
     @settings(max_examples=40)
     @given(TALKS)
@@ -677,7 +686,7 @@ def test_an_index_that_a_hole_may_explain_that_is_told_later(cuts: Iterable[int]
     talk = Talk().store(0).pull(0, 5).close("p").close("c").pull(0, 6, connection="d").partial()
     assert [one.where.arrived_at_ns for one in of(Found, told_of(talk.steps, cuts))] == [3]
     talk = Talk().store(0).pull(0, 5)
-    talk.now_ns += streams.HOLE_NS
+    talk.now_ns += HOLE_NS
     talk.pull(0, 6).partial()
     assert [one.where.arrived_at_ns for one in of(Found, told_of(talk.steps, cuts))] == [3]
 
@@ -848,8 +857,8 @@ def sparse(count: int) -> Iterable[tuple[str, Event]]:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MOST_RUNS", "MOST_CLIENT_RUNS", "MOST_CLIENTS", "MOST_RISES", "MOST_PENDING", "MOST_CONNECTIONS"):
-        monkeypatch.setattr(streams, name, 50)
+    names = ("MOST_RUNS", "MOST_CLIENT_RUNS", "MOST_CLIENTS", "MOST_RISES", "MOST_PENDING", "MOST_CONNECTIONS")
+    bound(monkeypatch, **dict.fromkeys(names, 50))
     sizes = []
     for count in (200, 2_000):
         fold = Fold(KEY)
@@ -861,7 +870,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_is_too_long_is_not_followed() -> None:
-    long = "x" * (streams.MOST_NAME + 1)
+    long = "x" * (clients.MOST_NAME + 1)
     talk = Talk().save(3, long).get(3, long).pull(0, 3, client=long)
     assert of(ConsumerRow, talk.told()) == []
     assert len(json.dumps(Talk().init(long).told()[0].stream_name)) < len(long) + 2  # type: ignore[union-attr]
@@ -871,6 +880,13 @@ def test_state_of_another_version_is_refused() -> None:
     state = json.loads(Fold(KEY).snapshot()) | {"version": 0}
     with pytest.raises(StateVersionError):
         Fold(KEY, snapshot=json.dumps(state))
+
+
+def test_addresses_of_a_name_stand_beside_its_state() -> None:
+    fold, talk = Fold(NAME_KEY), Talk()
+    for address in ("b", "a", "b"):
+        fold.take(Init(talk.where("p"), "orders", None, False, address))
+    assert json.loads(fold.snapshot())["addresses"] == ["b", "a"]
 
 
 def test_keys_are_judged_apart() -> None:
@@ -980,7 +996,7 @@ def test_a_lower_answer_is_found_once_no_hole_can_be_told_that_hid_a_new_address
         return [one.rule.name for one in of(Found, told_of([*talk.steps, *steps], cuts, key=NAME_KEY))]
 
     late = Where(b"late", "server", 90, 91, b"capture", 90, 100)
-    much_later = late._replace(arrived_at_ns=100 + streams.HOLE_NS)
+    much_later = late._replace(arrived_at_ns=100 + HOLE_NS)
     assert found() == ["saved_index_lowered"]
     # The hole is noticed while a connection is open, on whichever the Init was to come.
     assert found(Partial(b"two")) == []
@@ -1224,8 +1240,8 @@ def test_two_captures_show_no_order_within_what_their_clocks_may_differ(
     # Requests in one capture and answers in another one, or each connection in its own.
     assert by_captures(9, split, split, event=event) == []
     assert by_captures(9, one, two, event=event) == []
-    assert by_captures(streams.CLOCKS_NS, one, two, event=event) == []
-    assert by_captures(streams.CLOCKS_NS + 1, one, two, event=event) == [rule]
+    assert by_captures(CLOCKS_NS, one, two, event=event) == []
+    assert by_captures(CLOCKS_NS + 1, one, two, event=event) == [rule]
 
 
 def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ() -> None:
@@ -1235,7 +1251,7 @@ def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ
         talk.now_ns += apart_ns
         said.append(Init(talk.where("b")._replace(capture_id=second), "orders", None, True, "new"))
         for address in ("old", "new", "old"):
-            talk.now_ns += 2 * streams.CLOCKS_NS
+            talk.now_ns += 2 * CLOCKS_NS
             said.append(Replied(talk.where(address), address, talk.now_ns - 1))
         for one in said:
             told += fold.take(one)
@@ -1244,7 +1260,7 @@ def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ
     both = ["create_other_name", "address_changed"]
     assert found(9, b"capture") == both
     assert found(9, b"another") == []
-    assert found(streams.CLOCKS_NS + 9, b"another") == both
+    assert found(CLOCKS_NS + 9, b"another") == both
 
 
 def test_what_was_delivered_just_before_its_push_in_another_capture_is_confirmed() -> None:
@@ -1261,7 +1277,7 @@ def test_what_was_delivered_just_before_its_push_in_another_capture_is_confirmed
 
     assert found(b"capture", 9) == ["index_never_confirmed"]
     assert found(b"another", 9) == []
-    assert found(b"another", streams.CLOCKS_NS + 1) == ["index_never_confirmed"]
+    assert found(b"another", CLOCKS_NS + 1) == ["index_never_confirmed"]
 
 
 @pytest.mark.parametrize("answered", ["later", "never"])
@@ -1291,5 +1307,5 @@ def test_what_was_delivered_just_before_an_open_push_in_another_capture_may_be_i
     assert found("one", 1, "two") == []
     assert found("two", 1, "one", "two") == []
     assert found("two", 1, "two", "one") == []
-    assert found("one", streams.CLOCKS_NS, "two") == []
-    assert found("one", streams.CLOCKS_NS + 1, "two", "three") == ["index_never_confirmed"]
+    assert found("one", CLOCKS_NS, "two") == []
+    assert found("one", CLOCKS_NS + 1, "two", "three") == ["index_never_confirmed"]
