@@ -32,15 +32,14 @@ from wirehouse_codecs.ockam.correlation.events import (
     Where,
     arrival,
     quoted,
-    request,
 )
 from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.ockam.session.addresses import node_of
 
 Key = TypeVar("Key")
-#: Findings that wait; further ones are not reported.
-MOST_LOWERED: Final = 16_384
+#: Findings of a rule that wait; further ones are not reported.
+MOST_WAITING: Final = 16_384
 
 
 class Lowered(NamedTuple):
@@ -50,13 +49,22 @@ class Lowered(NamedTuple):
     message: str
 
 
+class Raised(NamedTuple):
+    """A finding of `index_never_saved`, until no SaveIndex that another capture has later can excuse it any more."""
+
+    where: Where
+    message: str
+    client_id: str
+    index: int
+
+
 class Given(NamedTuple):
     """An address that was given to the name."""
 
-    #: Its first Init.
-    given: Moment
-    #: Its first reply since the name has several addresses.
-    replied: Moment | None
+    #: When its first Init came.
+    given_ns: int
+    #: When its first reply came since the name has several addresses.
+    replied_ns: int | None
 
 
 @dataclass(slots=True)
@@ -76,6 +84,8 @@ class NameState:
     resumed: list[str] = field(default_factory=list)
     #: Lower answers to a client that are not settled.
     lowered: list[Lowered] = field(default_factory=list)
+    #: Higher answers to a client than it saved, that may still be excused.
+    raised: list[Raised] = field(default_factory=list)
     #: The one that was silent longest first.
     clients: dict[str, NameClient] = field(default_factory=dict)
 
@@ -138,7 +148,7 @@ class NameFold(NameState):
             self._drop_lowered()
             self.current = address
         given = self.given.setdefault(init.seen_by, {})
-        given.setdefault(address, Given(arrival(init.where), None))
+        given.setdefault(address, Given(init.where.arrived_at_ns, None))
         inits = self.inits.setdefault(init.where.connection_id, [])
         if address not in inits:
             inits.append(address)
@@ -153,8 +163,8 @@ class NameFold(NameState):
         given = self.given.get(replied.seen_by, {})
         if address not in given or len(given) == 1:
             return NOTHING
-        if given[address].replied is None:
-            given[address] = given[address]._replace(replied=arrival(replied.where))
+        if given[address].replied_ns is None:
+            given[address] = given[address]._replace(replied_ns=replied.where.arrived_at_ns)
         # An Init that a hole held back shows in no order with the others.
         if self.connections.partial:
             return NOTHING
@@ -162,12 +172,13 @@ class NameFold(NameState):
         if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self.resumed:
             return NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
-        sent, clocks_ns = request(replied.where, sent_ns, replied.requested_in), self._reading.clocks_ns
+        # Also one capture may have two clocks, if it was merged of what two taps saw.
+        clocks_ns = self._reading.clocks_ns
         before = (
             name
             for name, one in later
-            if one.replied is not None and one.replied.is_before(sent, clocks_ns)
-            if given[address].given.is_before(one.given, clocks_ns)
+            if one.replied_ns is not None and one.replied_ns < sent_ns - clocks_ns
+            if given[address].given_ns < one.given_ns - clocks_ns
         )
         other = next((name for name in before if node_of(name) == node_of(address)), None)
         if other is None:
@@ -199,28 +210,33 @@ class NameFold(NameState):
         if client is not None:
             client.note_own(saved.where, saved.index)
             client.move(saved.index, self._reading.position(saved.index))
+            self.raised = [one for one in self.raised if not self._excuses(saved, one)]
         return NOTHING
+
+    def _excuses(self, saved: Saved, raised: Raised) -> bool:
+        """By the clock of its own capture, this SaveIndex may have come before the answer."""
+        is_enough = saved.client_id == raised.client_id and saved.index >= raised.index
+        return is_enough and not arrival(raised.where).is_before(arrival(saved.where), self._reading.clocks_ns)
 
     def _got(self, got: Got) -> Sequence[Told]:
         client = self._client(got)
         if client is None:
             return NOTHING
-        told = []
         index, known = got.index, client.saved or 0
         # A lost Init may have told that the service began anew, a lost SaveIndex may have raised the index.
         judged = not (self.connections.partial or got.lacks)
         before = client.lowered(got, self._reading.clocks_ns)
-        if before is not None and judged and len(self.lowered) < MOST_LOWERED:
+        if before is not None and judged and len(self.lowered) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, after {before} on another connection"
             self.lowered.append(Lowered(got.where, shown))
         # What a capture lost of a connection that may still be open would be reported later.
         judged = judged and client.answered and not self._speaks_elsewhere(client, got.where.connection_id)
-        if index is not None and index > known and judged:
+        if index is not None and index > known and judged and len(self.raised) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, saved was only {known}"
-            told.append(Found(RULE["index_never_saved"], got.where, shown, None))
+            self.raised.append(Raised(got.where, shown, got.client_id, index))
         client.answered = True
         client.move(index, self._reading.position_told(index, client.saved))
-        return told
+        return NOTHING
 
     def _speaks_elsewhere(self, client: NameClient, connection_id: bytes) -> bool:
         """Another connection of the client may be open; connections that were forgotten may be its."""
@@ -249,7 +265,15 @@ class NameFold(NameState):
         self.connections.settle()
         settled = [one for one in self.lowered if self.connections.is_settled(one.where)]
         self.lowered = [one for one in self.lowered if not self.connections.is_settled(one.where)]
-        return [*(Found(RULE["saved_index_lowered"], *one, None) for one in settled), *self._rows()]
+        told = [Found(RULE["saved_index_lowered"], *one, None) for one in settled]
+        return [*told, *self._never_saved(), *self._rows()]
+
+    def _never_saved(self) -> list[Told]:
+        """What no SaveIndex of another capture can excuse any more."""
+        since_ns = self.connections.last_at_ns - (self._reading.clocks_ns if self.connections.alive else 0)
+        told = [one for one in self.raised if one.where.arrived_at_ns <= since_ns]
+        self.raised = [one for one in self.raised if one.where.arrived_at_ns > since_ns]
+        return [Found(RULE["index_never_saved"], one.where, one.message, None) for one in told]
 
     def _rows(self) -> Iterator[ConsumerRow]:
         for client_id, client in self.clients.items():

@@ -377,7 +377,7 @@ class StreamFold(StreamState):
         self.unconfirmed.end_window(self.connections.closed)
         self.connections.closed.clear()
         told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given()]
-        never = self.unconfirmed.never_confirmed(self.connections, clocks_ns)
+        never = self.unconfirmed.never_confirmed(self.connections, clocks=self.contents.clocks, clocks_ns=clocks_ns)
         told += [self._found("index_never_confirmed", *one) for one in never]
         told += self._rows()
         self.contents.keep_rises(chain.from_iterable(self.unconfirmed.open.values()), clocks_ns)

@@ -94,7 +94,7 @@ class Unconfirmed:
     def _lose(self, pushed: Iterable[Moment]) -> None:
         self.lost = _firsts([*self.lost, *pushed])
 
-    def never_confirmed(self, connections: Connections, clocks_ns: int) -> Iterator[tuple[Where, str]]:
+    def never_confirmed(self, connections: Connections, *, clocks: bool, clocks_ns: int) -> Iterator[tuple[Where, str]]:
         """What is settled, from before the first push that is open now. After one that stays so it is dropped."""
         if not self.pending:
             return
@@ -104,10 +104,10 @@ class Unconfirmed:
             at = arrival(pending.where)
             if not connections.is_settled(pending.where):
                 waiting.append(pending)
-            elif _is_before_all(at, opened, clocks_ns):
+            elif _is_before_all(at, opened, clocks=clocks, clocks_ns=clocks_ns):
                 runs = runs_text([Run(pending.first, pending.last)])
                 yield pending.where, f"{runs} delivered, but no push was confirmed with it"
-            elif _is_before_all(at, self.lost, clocks_ns):
+            elif _is_before_all(at, self.lost, clocks=clocks, clocks_ns=clocks_ns):
                 waiting.append(pending)
         self.pending = waiting
 
@@ -118,5 +118,6 @@ def _firsts(moments: Iterable[Moment]) -> list[Moment]:
     return in_order[:1] + [one for one in in_order if one.capture_id != in_order[0].capture_id][:1]
 
 
-def _is_before_all(moment: Moment, others: Iterable[Moment], clocks_ns: int) -> bool:
-    return all(moment.is_before(other, clocks_ns) for other in others)
+def _is_before_all(moment: Moment, others: Iterable[Moment], *, clocks: bool, clocks_ns: int) -> bool:
+    """Where two clocks tell the time of one capture (`clocks`), nothing shows what came first."""
+    return all(not clocks and moment.is_before(other, clocks_ns) for other in others)
