@@ -26,7 +26,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "10"
+VERSION = "11"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
