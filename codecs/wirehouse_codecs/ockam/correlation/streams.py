@@ -210,6 +210,11 @@ class Fold:
         if snapshot is not None:
             self._restore(json.loads(snapshot))
 
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Of a name: its addresses, in the order in which they were given first."""
+        return self._addresses
+
     def take(self, event: Event) -> Sequence[Told]:
         """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
         if not self._tells_lag or not isinstance(event, Init | Stored | Delivered | Saved | Got):
