@@ -46,6 +46,11 @@ class Fold:
         is_stream = kind == "address"
         self._fold = StreamFold(name, reading, snapshot, lags=lags) if is_stream else NameFold(reading, snapshot)
 
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Of a name: its addresses, in the order in which they were given first."""
+        return self._addresses
+
     def take(self, event: Event) -> Sequence[Told]:
         """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
         return self._fold.take(event)
