@@ -115,6 +115,17 @@ def rows_of(
             yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
 
 
+def selected(
+    lake: Lake, table: Table, file: str, columns: Columns, mask: Callable[[pa.RecordBatch], pa.Array]
+) -> np.ndarray[Any, Any]:
+    """The numbers of the rows of `file` that `mask` selects by `columns`, for `rows_of`."""
+    found, begin = [np.empty(0, np.int64)], 0
+    for rows in rows_of(lake, table, file, columns):
+        found.append(begin + np.flatnonzero(np.asarray(mask(rows))))
+        begin += rows.num_rows
+    return np.concatenate(found)
+
+
 def _stored(
     parquet: pq.ParquetFile, columns: Sequence[str], at: np.ndarray[Any, Any] | None
 ) -> Iterator[pa.RecordBatch]:
