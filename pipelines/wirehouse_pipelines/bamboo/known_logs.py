@@ -200,7 +200,7 @@ def _logs(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Array]]:
 def _key(rows: pa.RecordBatch) -> pa.Array:
     names = rows.schema.names
     if "key" in names:
-        return rows.column("key")
+        return rows.column("key").fill_null("")
     entry_id = rows.column("entry_id") if "entry_id" in names else pa.nulls(rows.num_rows, pa.binary())
     return key_of(rows.column("author"), rows.column("log_id"), entry_id)
 
@@ -248,9 +248,4 @@ def links_as_moved(links: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _links_of(rows: pa.RecordBatch, wanted: Wanted) -> pa.Array:
-    mask = rows.column("link").is_valid()
-    there = np.flatnonzero(np.asarray(mask))
-    found = np.zeros(rows.num_rows, np.bool_)
-    if len(there):
-        found[there] = np.asarray(wanted.of_logs(rows.filter(mask)))
-    return pa.array(found)
+    return pc.and_(rows.column("link").is_valid(), wanted.of_logs(rows))
