@@ -1,6 +1,6 @@
 """Writes Arrow batches into Parquet files of tables, in their final place, for a later commit.
 
-`write` writes one file for one partition. TableFiles and `write_all` accept rows of any partitions. Each returns a
+`write` writes one file for one partition. TableFiles accepts rows of any partitions. Each returns a
 **description** per file, with the keys of TableFiles.java: `path` (relative to the table's folder), `size` in bytes,
 `modified` in milliseconds since 1970, and `stats`, Delta's statistics. `spark_tables.replace` commits files by their
 descriptions.
@@ -202,16 +202,6 @@ class TableFiles:
                 yield self._open.pop(next(iter(self._open))).close()
             self._open[place] = _File(self._storage, self._folder, self._table, self._partition(place), waiting[0])
         self._open[place].add(pa.Table.from_batches(waiting))
-
-
-def write_all(
-    storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
-) -> Iterator[dict[str, Any]]:
-    """Write rows of any partitions into files of `table`; their descriptions. See TableFiles."""
-    with TableFiles(storage, folder, table) as files:
-        for batch in batches:
-            yield from files.add(batch)
-        yield from files.finish()
 
 
 def _lean(rows: pa.RecordBatch) -> pa.RecordBatch:
