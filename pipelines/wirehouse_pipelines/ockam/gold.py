@@ -53,7 +53,7 @@ HORIZON_NS: Final = 7 * 86_400 * 10**9
 _GIVEN: Final = ("source", "window_start", "protocol", "decoder_version")
 #: By kind the columns that the fold's rows have.
 _NAMES: Final = {
-    kind: [field.name for field in arrow_types.schema(all_tables()[name]) if field.name not in _GIVEN]
+    kind: [field.name for field in arrow_types.given(all_tables()[name]) if field.name not in _GIVEN]
     for kind, name in _TABLE_OF.items()
 }
 #: The columns of all tables. Of a name that some have as another type, the last one's takes the values of all.
@@ -62,7 +62,7 @@ _MADE: Final = pa.schema(
     | {
         field.name: field.type
         for kind, name in _TABLE_OF.items()
-        for field in arrow_types.schema(all_tables()[name])
+        for field in arrow_types.given(all_tables()[name])
         if field.name in _NAMES[kind]
     }
 )

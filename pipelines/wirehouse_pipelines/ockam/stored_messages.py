@@ -64,7 +64,7 @@ _ORDER: Final = Order(
 #: Messages of a part have indexes that are equal but for so many bits.
 _PART_BITS: Final = 12
 _FOUND: Final = pa.schema(
-    [field for field in arrow_types.schema(all_tables()[FOUND]) if field.name != "decoder_version"]
+    [field for field in arrow_types.given(all_tables()[FOUND]) if field.name != "decoder_version"]
 )
 
 
