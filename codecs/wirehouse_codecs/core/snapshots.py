@@ -73,9 +73,9 @@ class SnapshotCodec(Generic[State]):
         self._layout = f"{crc32(form.layout.encode()):08x}"
         self._types, self._encode, self._decode = form.types, form.encode or _same, form.decode or _same
 
-    def write(self, state: State, **beside: Any) -> str:
-        """The state as text. `beside` stands beside it by name, for those who read the text without this codec."""
-        content = {"version": self._version, "layout": self._layout, **beside, "state": self._encode(state)}
+    def write(self, state: State) -> str:
+        """The state as text."""
+        content = {"version": self._version, "layout": self._layout, "state": self._encode(state)}
         return json.dumps(content, separators=(",", ":"))
 
     def read(self, text: str) -> State:

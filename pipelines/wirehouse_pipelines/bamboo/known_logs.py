@@ -11,7 +11,7 @@ A loose link is a link that leads to no entry of its own log. Loose links are ke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -47,11 +47,11 @@ from wirehouse_pipelines.delta.spark_tables import File
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Lake
-from wirehouse_pipelines.stages import Input, Order, Stage, Where
+from wirehouse_pipelines.stages import Input, Order, Prepare, Stage, Where
 from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
-#: What is called the rows that the stage writes.
+#: The name of the rows that the stage writes.
 WANTED: Final = "wanted"
 _HISTORY: Final = ("source", "window_start")
 _LOG_ID: Final = ("author", "log_id")
@@ -88,7 +88,7 @@ def wanted(work: Work, new: Iterable[Input]) -> Stage:
     )
 
 
-def _asked(rows: pa.RecordBatch, prepare: Any) -> pa.RecordBatch:
+def _asked(rows: pa.RecordBatch, prepare: Prepare) -> pa.RecordBatch:
     moved = prepare(rows)
     columns = {name: moved.column(name) for name in (*KEY, "seq", "end_of_log")}
     # A link that leads elsewhere may have no window.
@@ -175,7 +175,7 @@ class Wanted:
         known = _seqs(rows)
         return self._mask(rows, lambda seqs, at: True if seqs is None else np.isin(known[at], seqs))
 
-    def _mask(self, rows: pa.RecordBatch, of_log: Any) -> pa.Array:
+    def _mask(self, rows: pa.RecordBatch, of_log: Callable[[Array | None, Array], bool | Array]) -> pa.Array:
         mask = np.zeros(rows.num_rows, np.bool_)
         for log, at in _logs(rows):
             if log in self._seqs:

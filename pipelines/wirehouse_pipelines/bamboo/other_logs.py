@@ -31,13 +31,13 @@ from wirehouse_pipelines.stages import Input, Order, Stage, Where, Written
 from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
-#: What is called the rows that the stage writes.
+#: The name of the rows that the stage writes.
 LED: Final = "led"
 _WINDOW: Final = ("source", "window_start")
 _LINK: Final = ("source", "link")
 _STATE: Final = dict.fromkeys((*_WINDOW, "key", "link", "author", "log_id"), ())
 _ENTRY: Final = dict.fromkeys((*_WINDOW, "entry_hash", "author", "log_id", "own_rule"), ())
-#: Loose links, with the key of their log and, if they are known from before, the window that told of them; and entries,
+#: Loose links, with the key of their log and, if they are known from before, the window that has them; and entries,
 #: with the window if they are new.
 _ROWS: Final = pa.schema(
     [

@@ -66,26 +66,25 @@ _ORDER: Final = Order(KEY, ("window_start", "arrived_at_ns", "capture_id", "reco
 
 def verified(work: Work, version: str) -> Written:
     """Verify the entries of a run. The files of its tables, and of BAD_PIECES."""
-    written = steps.run(work, [_logs(work, [], version)], version)
+    written = _judge(work, [], version)
     if work.before or written[LOOSE]:
         led = steps.run(work, [other_logs.stage(work, written, has_loose=bool(written[LOOSE]))], version)
         if led[LED]:
             # The files that were written before stay outside the tables.
-            written = steps.run(work, [_logs(work, steps.passed(work, STATE_TABLE, led[LED]), version)], version)
+            written = _judge(work, steps.passed(work, STATE_TABLE, led[LED]), version)
     return written
 
 
-def _logs(work: Work, led: Sequence[File], version: str) -> Stage:
-    """The stage that judges all logs. `led`: entries that other logs turned out to link to, as rows of state."""
+def _judge(work: Work, led: Sequence[File], version: str) -> Written:
+    """Judge all logs. `led`: entries that other logs turned out to link to, as rows of state."""
     files = spark_tables.files(work.lake, SILVER, work.members(), LOGGED)
-    new = [Input(SILVER, files, COLUMNS, partial(entry_rows, services=work.services))]
-    new += [other_logs.as_input(led)] if led else []
-    before = []
+    inputs = [Input(SILVER, files, COLUMNS, partial(entry_rows, services=work.services))]
+    inputs += [other_logs.as_input(led)] if led else []
     if work.before:
-        found = steps.run(work, [wanted(work, new)], version)[WANTED]
-        before = known(work, Wanted(work.lake, steps.passed(work, ENTRIES_TABLE, found)))
-    return Stage(
-        [*new, *before],
+        found = steps.run(work, [wanted(work, inputs)], version)[WANTED]
+        inputs += known(work, Wanted(work.lake, steps.passed(work, ENTRIES_TABLE, found)))
+    stage = Stage(
+        inputs,
         MOVED,
         _ORDER,
         _judged,
@@ -94,6 +93,7 @@ def _logs(work: Work, led: Sequence[File], version: str) -> Stage:
         returned=[LOOSE],
         passed={BAD_PIECES: STATE_TABLE},
     )
+    return steps.run(work, [stage], version)
 
 
 def _judged(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

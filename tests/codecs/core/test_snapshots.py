@@ -144,12 +144,6 @@ def test_dictionaries_are_keys_and_values_and_sets_are_sorted() -> None:
     assert content(state)[1:4] == [["a", "b"], [[["t", 1], [None, 0]], [5, None]], [["02", "01"], [None, None]]]
 
 
-def test_what_stands_beside_the_state_is_readable_by_name() -> None:
-    text = CODEC.write(State(), names=["a", "b"])
-    assert json.loads(text)["names"] == ["a", "b"]
-    assert CODEC.read(text) == State()
-
-
 def test_another_version_is_refused_and_named() -> None:
     with pytest.raises(StateVersionError, match="test state has version 7, this release reads 8"):
         SnapshotCodec(State, what="test state", version=8).read(CODEC.write(State()))

@@ -17,7 +17,8 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_pipelines import stages
-from wirehouse_pipelines.bamboo import gold, sent_metadata
+from wirehouse_pipelines.bamboo import gold, sent_metadata, verification
+from wirehouse_pipelines.bamboo.verification_rows import FOUND_TABLE, STATE_TABLE
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.jobs.job import Span, Work
@@ -74,9 +75,7 @@ def _run(lake: Lake, windows: Sequence[str], step: int) -> None:
     before: str | None = None
     for at in range(0, len(windows), step):
         entries = {
-            name: Entry(gold.STATE_TABLE, name, before, "", "", "", lake.windows.start, 0, "", 0)
-            for name in names
-            if before
+            name: Entry(STATE_TABLE, name, before, "", "", "", lake.windows.start, 0, "", 0) for name in names if before
         }
         spans = tuple(Span(name, tuple(windows[at : at + step])) for name in names)
         work = Work(None, lake, spans, entries, ())  # type: ignore[arg-type]  # no stage asks for it
@@ -153,15 +152,15 @@ def folded(*rows: Row) -> tuple[list[tuple[str, int, str]], list[tuple[str, int,
         sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in order]), schema=sent_metadata._ROWS
     )
     made = list(sent_metadata._fold(batch.slice(number, 1) for number in range(batch.num_rows)))
-    found = [row for table, rows in made if table == gold.FOUND_TABLE for row in rows.to_pylist()]
-    state = [row for table, rows in made if table == gold.STATE_TABLE for row in rows.to_pylist()]
+    found = [row for table, rows in made if table == FOUND_TABLE for row in rows.to_pylist()]
+    state = [row for table, rows in made if table == STATE_TABLE for row in rows.to_pylist()]
     return (
         sorted((row["rule"].removeprefix("bamboo."), row["byte_start"], row["message"]) for row in found),
         sorted((row["window_start"], row["byte_start"], row["piece_rule"]) for row in state),
     )
 
 
-BAD, UNKNOWN = "bad_signature", sent_metadata.UNKNOWN
+BAD, UNKNOWN = "bad_signature", verification.UNKNOWN
 RIGHT = "the entry's signature is right"
 
 

@@ -80,6 +80,10 @@ def test_rows_of_some_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [row["byte_start"] for rows in batches for row in rows.to_pylist()] == [starts[place] for place in at]
 
 
+def _begins(wanted: list[int], rows: pa.RecordBatch) -> pa.Array:
+    return pc.is_in(rows.column("byte_start"), pa.array([100 + at for at in wanted], pa.int64()))
+
+
 def test_rows_are_selected_by_few_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reader, "_BATCH_ROWS", 3)
     lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
@@ -88,10 +92,7 @@ def test_rows_are_selected_by_few_columns(tmp_path: Path, monkeypatch: pytest.Mo
     starts = [100 + number for number in range(20)]
     parquet.write_table(pa.table({"byte_start": starts}), tmp_path / file, row_group_size=7)
     for wanted in ([], [0], [2, 3, 7, 19], list(range(20))):
-        meant = pa.array([starts[at] for at in wanted], pa.int64())
-        columns = {"byte_start": (), "source": ()}
-        of = partial(pc.is_in, value_set=meant)
-        at = table_reader.selected(lake, TABLE, file, columns, lambda rows, of=of: of(rows.column("byte_start")))
+        at = table_reader.selected(lake, TABLE, file, {"byte_start": (), "source": ()}, partial(_begins, wanted))
         assert at.tolist() == wanted
 
 

@@ -117,8 +117,8 @@ class NameFold(NameState):
         return NOTHING if step is None else step(event)
 
     def snapshot(self) -> str:
-        """The state as text. The addresses stand beside it by name: gold reads them there."""
-        return CODEC.write(self, addresses=self.addresses)
+        """The state as text."""
+        return CODEC.write(self)
 
     # Addresses
 

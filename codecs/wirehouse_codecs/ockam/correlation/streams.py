@@ -49,7 +49,7 @@ class Fold:
     @property
     def addresses(self) -> Sequence[str]:
         """Of a name: its addresses, in the order in which they were given first."""
-        return self._addresses
+        return self._fold.addresses if isinstance(self._fold, NameFold) else ()
 
     def take(self, event: Event) -> Sequence[Told]:
         """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
@@ -63,7 +63,7 @@ class Fold:
         return self._fold.end_window()
 
     def snapshot(self) -> str:
-        """The state as text, after `end_window`. Beside that of a name stand its `addresses`, in JSON."""
+        """The state as text, after `end_window`."""
         return self._fold.snapshot()
 
 

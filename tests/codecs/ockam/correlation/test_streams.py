@@ -884,11 +884,12 @@ def test_state_of_another_version_is_refused() -> None:
         Fold(KEY, snapshot=json.dumps(state))
 
 
-def test_addresses_of_a_name_stand_beside_its_state() -> None:
+def test_a_name_knows_its_addresses_in_their_order_also_in_a_later_window() -> None:
     fold, talk = Fold(NAME_KEY), Talk()
     for address in ("b", "a", "b"):
         fold.take(Init(talk.where("p"), "orders", None, False, address))
-    assert json.loads(fold.snapshot())["addresses"] == ["b", "a"]
+    assert list(fold.addresses) == list(Fold(NAME_KEY, snapshot=fold.snapshot()).addresses) == ["b", "a"]
+    assert not Fold(KEY).addresses
 
 
 def test_keys_are_judged_apart() -> None:
