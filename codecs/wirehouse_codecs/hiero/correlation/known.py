@@ -234,7 +234,8 @@ class Known:
         counts = not (call.acknowledged or call.partial or event.is_late)
         if not counts:
             attempts.gaps.clear()
-        failed = call.refused or call.error or broken
+        # Only after Behind, and after errors, publishers have to come back ever later.
+        failed = call.behind or call.error or broken
         attempts.failed_ns = event.at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:

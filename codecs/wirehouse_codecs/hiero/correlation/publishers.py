@@ -158,7 +158,7 @@ class Publishers(Known):
         expected = self._expected(call, node, number)
         call.headers += 1
         call.first_header = number if call.first_header is None else call.first_header
-        call.header, call.streaming = number, True
+        call.header, call.streaming, call.behind = number, True, False
         attempts = self._attempts_of(call)
         offered_again = attempts.refused is not None and call.headers == 1 and number <= attempts.refused
         answer = attempts.refused_at
@@ -475,6 +475,7 @@ class Publishers(Known):
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
         if number:
             self._know(node, number)
+        call.behind = answer == "behind"
         if answer == "duplicate":
             if attempts.last_call in (None, call.call):
                 # Else the publisher had begun anew before the answer.
@@ -575,7 +576,7 @@ class Publishers(Known):
     def _skip_block(self, call: Call, event: Event) -> None:
         call.streaming = False
         self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
-        if event.number is not None and all(one.number != event.number for one in call.decisions):
+        if event.number is not None:
             call.early = Early(event.at_ns, "skip", event.number, None)
         self._answer(call, event, "skip")
 

@@ -105,6 +105,8 @@ class Call:
     #: The highest block that was acknowledged on the call.
     acked: int | None = None
     refused: bool = False
+    #: Its last header was answered by Behind.
+    behind: bool = False
     error: bool = False
     publisher_code: str | None = None
     node_code: str | None = None

@@ -117,8 +117,12 @@ class Conversation:
         self._calls.doubt(place)
 
     def close(self, closed: Closed) -> None:
-        """The connection has ended."""
-        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
+        """The connection has ended. A RST that only silence confirms may be forged: then more follows."""
+        is_doubtful = closed.how == "reset" and closed.place != self._connection.last
+        if is_doubtful:
+            self._calls.miss(closed.place)
+        is_closed = closed.how in ("fin", "reset") and not is_doubtful
+        self._calls.take(self._reader.finish(closed.place, closed=is_closed, by=closed.side))
 
     def conclude(self) -> None:
         """A row for each side whose framing grew."""

@@ -93,7 +93,7 @@ def _is_due(call: Call, said: Said) -> bool:
     """The header may have been written before the last answer was read: an earlier one asked for it, or it is next."""
     memory, number = call.memory, said.number
     follows = memory.complete and memory.header is not None and number == memory.header + 1
-    return call.in_flight(said) and (follows or number in memory.wanted)
+    return call.in_flight(said) and (follows or memory.missed or number in memory.wanted)
 
 
 def _offer_after_behind(call: Call, said: Said) -> Broken:
@@ -240,11 +240,12 @@ def _duplicate(call: Call, said: Said) -> Broken:
 def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
     assert said.number is not None
+    is_earlier = call.skips_earlier(said)
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
     _want(call, said.number + 1)
-    # The publisher may have gone on before it read this.
-    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
-    if not call.skips_earlier(said):
+    # The publisher may have gone on, or back, before it read this.
+    gone_on = is_earlier and call.state is not State.SKIPPED
+    if not is_earlier:
         memory.refused = said.number if said.number == memory.header else None
         memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
     if memory.header is None or said.number == memory.header or gone_on:

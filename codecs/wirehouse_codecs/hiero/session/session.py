@@ -98,8 +98,9 @@ class Call(CallState):
             if said.input in (Input.DUPLICATE, Input.BEHIND):
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
+        is_earlier = self.skips_earlier(said)
         broken = step.effect(self, said) if step.effect else []
-        if not self.skips_earlier(said):
+        if not is_earlier:
             self.state = step.state
         return None, found_of(broken)
 
@@ -140,9 +141,11 @@ class Call(CallState):
         return False
 
     def skips_earlier(self, said: Said) -> bool:
-        """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
+        """SkipBlock answers a header before the last one: the publisher had gone on, or back, before it read this."""
         number, header = said.number, self.memory.header
-        return said.input is Input.SKIP and number is not None and header is not None and number < header
+        if said.input is not Input.SKIP or number is None or header in (None, number):
+            return False
+        return number < header or number in self.memory.waiting
 
     def miss(self, sides: Collection[Direction] = tuple(Direction)) -> None:
         """Messages of the call are missing, of these sides."""
