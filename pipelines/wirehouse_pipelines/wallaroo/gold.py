@@ -250,7 +250,7 @@ class _Judged(KeyFold):
         return pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_COMPARED)
 
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Where a stream stood, and how many of its messages were sent again.
 _STREAM_CODEC: Final = SnapshotCodec(tuple[Followed, int], what="stream of an instance", version=SNAPSHOT_VERSION)
 
@@ -267,7 +267,7 @@ class _Stream:
 
     def follow(self, row: Mapping[str, Any]) -> bool:
         """Take a session of the stream as it stands at the end of a window; whether it is the newest one."""
-        sent = row["stream"]["last_sent"]
+        sent = row["stream"]["highest_sent"]
         told = StreamSession(
             row["connection_id"],
             row["arrived_at_ns"],
