@@ -633,3 +633,11 @@ def test_what_follows_on_a_set_of_two_blocks_is_its_fault() -> None:
     both = BlockItems(first.header + first.items + first.proof + second.header + second.items + second.proof)
     _delivered(world, 120).server(both).delivered(122).deliver(123).deliver(124)
     assert world.broken == ["structure"]
+
+
+@pytest.mark.parametrize(("by_silence", "found"), [(False, ["ended_without_end_stream"]), (True, [])])
+def test_a_reset_that_only_silence_confirms_blames_nobody(by_silence: bool, found: list[str]) -> None:
+    world = World()
+    world.publisher().header(121).close("reset", by_silence=by_silence)
+    assert world.broken == found
+    assert world.of("call")[-1]["call_event"]["partial"] is by_silence
