@@ -55,7 +55,7 @@ class Raised(NamedTuple):
     where: Where
     message: str
     client_id: str
-    index: int
+    told: int
 
 
 class Given(NamedTuple):
@@ -215,7 +215,7 @@ class NameFold(NameState):
 
     def _excuses(self, saved: Saved, raised: Raised) -> bool:
         """By the clock of its own capture, this SaveIndex may have come before the answer."""
-        is_enough = saved.client_id == raised.client_id and saved.index >= raised.index
+        is_enough = saved.client_id == raised.client_id and saved.index >= raised.told
         return is_enough and not arrival(raised.where).is_before(arrival(saved.where), self._reading.clocks_ns)
 
     def _got(self, got: Got) -> Sequence[Told]:

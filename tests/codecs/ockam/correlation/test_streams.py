@@ -1206,9 +1206,9 @@ def by_captures(
     fold, talk, told = Fold(key), Talk(), list[Told]()
     said: list[Event] = []
     if event is Replied:
-        for one in ("old", "new"):
+        for address in ("old", "new"):
             talk.now_ns += APART_NS
-            said.append(Init(talk.where(one), "orders", None, False, one))
+            said.append(Init(talk.where(address), "orders", None, False, address))
         where = talk.where("old")
         said.append(Replied(where, "old", where.arrived_at_ns - 1))
     for number, (asked_in, answered_in) in enumerate(captures):
