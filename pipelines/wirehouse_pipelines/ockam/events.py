@@ -72,8 +72,8 @@ ORDER: Final = (
 )
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
-#: Of what is neither said under the key for its own sake nor lost with what was missed.
-_SAID_ELSEWHERE: Final = pa.array(["replied", "asked"])
+#: Events that messages that were missed before don't concern.
+_WHOLE: Final = ("replied", "asked")
 
 
 def of_messages(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
@@ -91,7 +91,8 @@ def of_messages(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
     if not rows.num_rows:
         return pa.RecordBatch.from_pylist([], schema=EVENTS)
     events = pa.concat_batches(list(_said(rows, stood, known)))
-    return pa.concat_batches([events, *_standing(events, stood)])
+    spoken = events.filter(pc.not_equal(events.column(EVENT), "replied"))
+    return pa.concat_batches([events, *_standing(spoken, stood)])
 
 
 def of_sessions(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
@@ -217,7 +218,7 @@ def _events(base: pa.RecordBatch, event: str, at: pa.Array, keys: pa.Array) -> I
     """Events `at` these rows of `base`. Where messages were missed before it, its key is told first."""
     made = _with(base.take(at), key=keys, event=pa.repeat(event, len(at)), step=pa.repeat(1, len(at)))
     yield made
-    if event not in _SAID_ELSEWHERE.to_pylist():
+    if event not in _WHOLE:
         missing = made.filter(pc.greater(made.column("missed"), 0))
         rows = missing.num_rows
         yield _with(missing, event=pa.repeat("partial", rows), step=pa.repeat(0, rows))
@@ -244,12 +245,10 @@ def _replied(base: pa.RecordBatch, replies: pa.Array, names: Names) -> Iterator[
 # How connections stand
 
 
-def _standing(events: pa.RecordBatch, stood: Standing) -> Iterator[pa.RecordBatch]:
-    """Events of how connections stand at the end of the window, for each key that they speak of in `events`."""
-    if EVENT in events.schema.names:
-        events = events.filter(pc.not_equal(events.column(EVENT), "replied"))
+def _standing(rows: pa.RecordBatch, stood: Standing) -> Iterator[pa.RecordBatch]:
+    """Events of how connections stand at the end of the window, for each connection and key of `rows`."""
     names = ["source", "window_start", "connection_id", "key"]
-    spoken = pa.table(events.select(names)).group_by(names, use_threads=False).aggregate([])
+    spoken = pa.table(rows.select(names)).group_by(names, use_threads=False).aggregate([])
     if not spoken.num_rows:
         return
     spoken = spoken.combine_chunks().to_batches()[0]

@@ -118,12 +118,14 @@ class Connections:
         hosts = self._rows(connections, {"connection_id": (), "connection": ("client_address",)})
         opened = ("partial_at_ns", "closed", "closed_at_ns", "open_pushes")
         stands = self._rows(sessions, {"connection_id": (), "session": opened})
-        host = {row["connection_id"]: row["connection"]["client_address"] for row in hosts}
-        listed: dict[bytes, dict[str, Any]] = {one: {"connection_id": one, "host": host[one]} for one in host}
+        listed: dict[bytes, dict[str, Any]] = {
+            row["connection_id"]: {"connection_id": row["connection_id"], "host": row["connection"]["client_address"]}
+            for row in hosts
+        }
         open_pushes: dict[tuple[bytes, str], list[dict[str, Any]]] = {}
         for row in stands:
             one, opened = row["connection_id"], row["session"]["open_pushes"]
-            listed[one] = listed.get(one, {"connection_id": one}) | row["session"] | {"stands": True}
+            listed.setdefault(one, {"connection_id": one}).update(row["session"], stands=True)
             keys = address_keys(pa.array([pushed["stream_address"] for pushed in opened], pa.string()))
             for key, pushed in zip(keys.to_pylist(), opened, strict=True):
                 open_pushes.setdefault((one, key), []).append(pushed)

@@ -118,9 +118,7 @@ def _placed(rows: pa.RecordBatch, columns: dict[str, pa.Array], *, pulled: bool)
 
 
 def _part(indexes: pa.Array) -> pa.Array:
-    words = np.frombuffer(indexes.buffers()[1], "<u8").reshape(-1, 2)
-    low = words[indexes.offset : indexes.offset + len(indexes), 0]
-    return pa.array((low >> np.uint64(_PART_BITS)).astype(np.int64))
+    return pc.shift_right(indexes.cast(pa.uint64()), pa.scalar(_PART_BITS, pa.uint64())).cast(pa.int64())
 
 
 def _before(rows: pa.RecordBatch) -> pa.RecordBatch:
