@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.codecs.bamboo.simulator.simulated import judge
 from tests.support.running import assert_same_rows, select
 from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.simulator.faults import SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_pipelines import stages
@@ -29,7 +29,9 @@ from wirehouse_pipelines.tables import all_tables
 Row = dict[str, Any]
 SCHEMA = arrow_types.schema(all_tables()["silver.bamboo"])
 NS_PER_S = 10**9
-FAULTS = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data")
+HOUR_NS = 3_600 * NS_PER_S
+#: Faults that signatures show, and the rules that they break.
+FAULTS = {name: fault.rule for name, fault in SIGNATURE_FAULTS.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +47,13 @@ def log() -> dict[str, list[Row]]:
 
 def _judged(fault: str) -> list[Row]:
     rows = judge(SimulatorConfig(seed=2, connections=2, logs=2, entries=12, ways=3, forks=1, fault=fault)).rows
-    first = min(row["arrived_at_ns"] for listed in rows.values() for row in listed)
+    arrivals = sorted({row["arrived_at_ns"] for listed in rows.values() for row in listed})
+    # Evenly over four hours.
+    later = {at_ns: arrivals[0] + number * 4 * HOUR_NS // len(arrivals) for number, at_ns in enumerate(arrivals)}
     found = []
     for kind in (ENTRY, MESSAGE, CONNECTION, SESSION, PROPOSAL):
         for row in rows[kind]:
-            # A second of the capture becomes two days.
-            at_ns = first + (row["arrived_at_ns"] - first) * 200_000
+            at_ns = later[row["arrived_at_ns"]]
             found.append({**row, "source": fault, "arrived_at_ns": at_ns, "window_start": _window(at_ns)})
     return found
 
@@ -93,10 +96,9 @@ def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str,
     assert len(windows) > 3
     for lake in lakes[1:]:
         assert_same_rows(lakes[0], lake, of=("bamboo",))
-    found = Counter(
-        row["rule"] for row in select(lakes[0], "SELECT rule FROM gold.bamboo_found WHERE rule <> 'bamboo.fork'")
-    )
-    assert found == {f"bamboo.{fault}": 1 for fault in FAULTS}
+    found = "SELECT source, rule FROM gold.bamboo_found WHERE rule <> 'bamboo.fork' ORDER BY source"
+    reported = [(row["source"], row["rule"]) for row in select(lakes[0], found)]
+    assert reported == [(name, f"bamboo.{rule}") for name, rule in sorted(FAULTS.items())]
 
 
 def test_sessions_have_the_endpoints_of_their_connection_and_proposals_both_sides_counts(
