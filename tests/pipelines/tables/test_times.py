@@ -76,8 +76,8 @@ def test_tables_of_gold_store_times(lake: Lake, tmp_path: Path) -> None:
     given = {"source": "a", "window_start": "2026-11-14", "arrived_at": datetime(2000, 1, 1, tzinfo=UTC)}
     rows = [given | {"arrived_at_ns": moment} for moment in MOMENTS]
     batch = pa.RecordBatch.from_pylist(rows, schema=arrow_types.schema(table))
-    storage = open_storage(lake.root)
-    (file,) = table_writer.write_all(storage, lake.table_folder(FOUND), table, [batch])
+    with table_writer.TableFiles(open_storage(lake.root), lake.table_folder(FOUND), table) as files:
+        (file,) = [*files.add(batch), *files.finish()]
     (path,) = tmp_path.rglob("*.parquet")
     assert path.as_posix().endswith(file["path"])
     written = pq.ParquetFile(path).read()
