@@ -364,6 +364,7 @@ def _recorded_target(scene: Scene) -> None:
     scene.ask()
     early = scene.deliver(scene.fetch(KNOWN + 1, KNOWN + 4), *range(KNOWN + 1, KNOWN + 5))
     early.status("SUCCESS").trailers()
+    scene.wait(ANSWER_MS)
     scene.deliver(scene.fetch(KNOWN + 5), *range(KNOWN + 5, KNOWN + 8)).cancel()
     scene.publisher().block(KNOWN + 8).ack(KNOWN + 8).leave(KNOWN + 8)
 
