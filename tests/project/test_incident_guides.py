@@ -121,7 +121,7 @@ def test_the_statement_of_a_guide_finds_what_was_simulated(lake: Lake, name: str
     assert shown == [block[0] for block in _blocks(guide, "sql", "inspect")]
     found = sql.rows(lake, _statement(guide))
     (row,), truth = found.slice(0, 1).drop_columns("since").to_pylist(), _truth(guide)
-    since_ns = found["since"].cast(pa.int64())[0].as_py()
+    since_ns = found["since"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64())[0].as_py()
     assert abs(since_ns - truth.pop("since_ns")) < SOON_NS
     for key, value in truth.items():
         # What is no column of the statement is what another command prints.

@@ -62,7 +62,7 @@ class Session:
 
     `started_late` and `unseen` are those of `Memory.begin`. `state` is the memory of an earlier window, to continue
     from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
-    received when it sent those before a position. `is_late`: whether nobody knows when the byte before one was sent first.
+    received when it sent those before a position. `is_late`: nobody knows when the byte before a position was sent.
     """
 
     def __init__(
