@@ -48,6 +48,19 @@ DECISION_IS_OF_A_SESSION = changed_with(
     key=("call",),
 )
 
+OBEYED_WAS_TOLD = Invariant(
+    name="obeyed_was_told",
+    table="gold.hiero_decisions_history",
+    sentence="Only a publisher that got SkipBlock or ResendBlock obeyed it or didn't.",
+    broken="""
+        SELECT source, window_start, call, offered, actual, skip_obeyed, resend_obeyed FROM gold.hiero_decisions_history
+        WHERE {windows} AND (
+          (skip_obeyed IS NOT NULL AND COALESCE(actual, '') <> 'skip')
+          OR (resend_obeyed IS NOT NULL AND COALESCE(actual, '') NOT IN ('skip', 'resend'))
+        )
+    """,
+)
+
 BLOCK_COMES_FIRST = Invariant(
     name="block_comes_first",
     table="gold.hiero_blocks_history",
@@ -89,6 +102,7 @@ STATEMENTS = Statements(
         row_has_its_content("silver.hiero", BLOCK, SKIP, structs={CALL: "call_event"}, also={BLOCK_FILE: BLOCK}),
         FILE_IS_TOLD,
         DECISION_IS_OF_A_SESSION,
+        OBEYED_WAS_TOLD,
         BLOCK_COMES_FIRST,
         SUBSCRIPTION_HAS_ITS_BLOCKS,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wirehouse_codecs.captures.rules import REASSEMBLY_RULES
 from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
-from wirehouse_codecs.wallaroo.rules import RULES, SET_RULES
+from wirehouse_codecs.wallaroo.rules import ALSO_OF_A_SESSION, RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Statements
 from wirehouse_expectations.tcp import connection_is_told, packets_balance, row_has_its_content
 
@@ -13,7 +13,7 @@ STATEMENTS = Statements(
         Findings(
             "silver.wallaroo",
             (
-                *(rule for rule in RULES if rule.name not in SET_RULES or rule.name == "stream_id_reused"),
+                *(rule for rule in RULES if rule.name not in SET_RULES or rule.name in ALSO_OF_A_SESSION),
                 *REASSEMBLY_RULES,
             ),
             condition="row_kind = 'violation'",

@@ -69,9 +69,10 @@ def data_dictionary() -> str:
 
 
 READING = """\
-`$Name` in a column's meaning is the field of that name in the protocol's specification. Times end in `_ns` and are
-nanoseconds since 1970 UTC. Hashes, keys and values are BINARY; unsigned 64-bit numbers are DECIMAL(20,0). A history
-has a row per key and window in which something changed; the view of its newest rows has one per key.
+`$Name` in a column's meaning is the field of that name in the protocol's specification. Times in `_ns` are nanoseconds,
+moments since 1970 UTC; a moment of a view or of gold is also a TIMESTAMP, in `_at`. Hashes, keys and values are
+BINARY; unsigned 64-bit numbers are DECIMAL(20,0). A history has a row per key and window in which something changed;
+the view of its newest rows has one per key.
 """
 FINDINGS = """\
 Broken rules are reported and counted. They never stop the pipeline. The view `gold.violations` has every finding under

@@ -312,6 +312,10 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
     "connection_is_told": ("gold.wallaroo_sessions_history", _UNTOLD),
     "file_is_told": ("silver.hiero", _BLOCK_FILE | {"record_number": 1}),
     "decision_is_of_a_session": ("gold.hiero_decisions_history", {"call": "c/5", "byte_end": 9}),
+    "obeyed_was_told": (
+        "gold.hiero_decisions_history",
+        {"call": "c/1", "byte_end": 9, "actual": "accepted", "skip_obeyed": True},
+    ),
     "block_comes_first": ("gold.hiero_blocks_history", {"block_number": 2, "first_at_ns": 5, "proof_at_ns": 4}),
     "subscription_has_its_blocks": ("gold.hiero_subscriptions_history", {"call": "c/7", "blocks": 1}),
     "message_of_a_stream": ("gold.ockam_stream_messages_history", {"stream_address": "t", "index": 2}),

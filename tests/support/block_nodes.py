@@ -229,12 +229,15 @@ class Call(dialogue.Call):
         self.at[side] += size
         return self
 
-    def close(self, how: str = "fin", by: Direction | None = C) -> Call:
+    def close(self, how: str = "fin", by: Direction | None = C, *, by_silence: bool = False) -> Call:
         if self.closed:
             return self
         self.closed = True
         self.world.log.connection_id = self.connection.connection_id
-        self.conversation.close(Closed(self.world.place(), how, by))  # type: ignore[arg-type]
+        place = self.world.place()
+        if not by_silence:
+            self.connection.last = place
+        self.conversation.close(Closed(place, how, by))  # type: ignore[arg-type]
         return self
 
     def header(self, number: int) -> Call:

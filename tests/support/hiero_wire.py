@@ -304,6 +304,11 @@ class Call:
         self.network.wait(ms)
         return self
 
+    def ping(self) -> Call:
+        """The node asks if the other side is there."""
+        self.line.say(SERVER, frame(6, 0, 0, bytes(8)))
+        return self
+
     def client(self, *bodies: bytes) -> Call:
         for body in bodies:
             self.line.say(CLIENT, message(self.stream, body), unaware=self.unaware)

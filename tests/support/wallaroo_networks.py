@@ -31,6 +31,7 @@ class StreamSaid:
 
     messages: int = 0
     last_sent: int | None = None
+    highest_sent: int = -1
     last_acked: int | None = None
 
 
@@ -420,6 +421,7 @@ class Connector:
         source.next += 1
         said.messages += 1
         said.last_sent = number
+        said.highest_sent = max(number, said.highest_sent)
         payload = b"x" * network.random.choice((0, 5, 60, 400))
         flags = EOS if last else 0
         match network.dialect:

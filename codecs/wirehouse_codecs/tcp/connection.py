@@ -126,11 +126,11 @@ class Connection:
         return self.opened == "middle" and not self.has_syn
 
     @property
-    def uncaptured(self) -> Side | None:
-        """The side of which no packet was captured, if bytes wait for it."""
+    def awaited(self) -> Side | None:
+        """The side that bytes wait for though no packet of it was captured."""
         if self.closed is not None or (self.client.packets and self.server.packets):
             return None
-        return next((side for side in (self.client, self.server) if side.is_uncaptured), None)
+        return next((side for side in (self.client, self.server) if side.is_only_acknowledged), None)
 
     # What protocols ask
 
@@ -329,7 +329,7 @@ class Connection:
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        is_settled = self.closed is None and self.reset is None and self.uncaptured is None
+        is_settled = self.closed is None and self.reset is None and self.awaited is None
         self.is_regular = is_settled and self.client.regular and self.server.regular
 
     def to_json(self) -> dict[str, Any]:

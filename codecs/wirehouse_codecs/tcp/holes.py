@@ -20,7 +20,7 @@ class Holes(Waiting):
 
     __slots__ = ()
 
-    def pass_uncaptured(self, place: Place) -> list[Event]:
+    def pass_acknowledged(self, place: Place) -> list[Event]:
         """Nothing of it is captured: what the other side acknowledged is a hole at once.
 
         If that side has sent its FIN, the last byte may be one too.

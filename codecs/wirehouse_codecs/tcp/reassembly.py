@@ -288,7 +288,7 @@ class Flow:
             ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
         if connection.reset is not None:
             ends_ns = min(ends_ns, connection.reset_waits_since.arrived_at_ns + wait_ns)
-        if connection.uncaptured is not None:
+        if connection.awaited is not None:
             ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
         return ends_ns
 
@@ -306,10 +306,10 @@ class Flow:
         if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
             connection.judge_regular()
-        uncaptured, waited_ns = connection.uncaptured, connection.first.arrived_at_ns + options.hole_wait_ns
-        if uncaptured is not None and waited_ns <= ns:
+        awaited, waited_ns = connection.awaited, connection.first.arrived_at_ns + options.hole_wait_ns
+        if awaited is not None and waited_ns <= ns:
             place = replace(last, arrived_at_ns=max(waited_ns, last.arrived_at_ns))
-            events += [*uncaptured.pass_uncaptured(place), *_advance(connection, place)]
+            events += [*awaited.pass_acknowledged(place), *_advance(connection, place)]
             connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
@@ -558,8 +558,8 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     if is_first and not theirs.only_answered:
         theirs.may_lack_beginning = False
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-    if theirs.is_uncaptured and age_ns >= ours.options.hole_wait_ns:
-        events += theirs.pass_uncaptured(place)
+    if theirs.is_only_acknowledged and age_ns >= ours.options.hole_wait_ns:
+        events += theirs.pass_acknowledged(place)
     elif connection.in_middle:
         theirs.follow()
     return events

@@ -30,6 +30,9 @@ _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
 _HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
 #: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
 FEW_SEGMENTS: Final = 4
+#: Words of `_plain`: the last arrival; then two each, of client and server: the expected sequence number, packets and
+#: zero windows that were passed over, whether packets were captured before, and whether they had bytes.
+_LAST_NS, _EXPECTED, _PACKETS, _ZERO_WINDOWS, _CAPTURED, _BEGUN, _WORDS = 0, 1, 3, 5, 7, 9, 11
 
 
 class Key(NamedTuple):
@@ -101,14 +104,15 @@ class SegmentRows:
     def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
         """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
         sides = (connection.client, connection.server)
-        captured = [side.packets > 0 for side in sides]
-        expected = [side.expected for side in sides]
-        begun = [side.next_byte > 0 for side in sides]
-        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *captured, *begun], np.int64)
+        told = np.zeros(_WORDS, np.int64)
+        told[_LAST_NS] = connection.last.arrived_at_ns
+        for at, side in enumerate(sides):
+            told[_EXPECTED + at] = side.expected
+            told[_CAPTURED + at], told[_BEGUN + at] = side.packets > 0, side.next_byte > 0
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
-        return Plain(self, stop, data_rows[:count], *told[3:7].tolist())
+        return Plain(self, stop, data_rows[:count], *told[_PACKETS : _ZERO_WINDOWS + 2].tolist())
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -144,32 +148,32 @@ class Plain(NamedTuple):
 def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
     """Pass over plain segments: the row after them, and how many have bytes.
 
-    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over; at its end
-    it says whether packets of each were captured before, and had bytes. The first segment of a side is never plain.
+    `told` has the last arrival and the words of each side, and takes what was passed over. The first segment of a side
+    is never plain.
     """
     arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
     count = wide(0)
     size = wide(0)
     while row < end and size < most:
         side = wide(servers[row])
-        ahead = (acknowledgment[row] - told[2 - side]) & SEQUENCE_MASK
+        ahead = (acknowledgment[row] - told[_EXPECTED + 1 - side]) & SEQUENCE_MASK
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
             flags[row] & CONTROL != ACK
-            or not told[7 + side]
-            or arrived_at_ns[row] - told[0] >= idle_ns
+            or not told[_CAPTURED + side]
+            or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns
             or 0 < ahead < WINDOW_BYTES
-            or (ahead and not told[10 - side])
+            or (ahead and not told[_BEGUN + 1 - side])
             or captured != payload_bytes[row]
-            or (captured and sequence[row] != told[1 + side])
-            or 0 < ((sequence[row] - told[1 + side]) & SEQUENCE_MASK) < WINDOW_BYTES
+            or (captured and sequence[row] != told[_EXPECTED + side])
+            or 0 < ((sequence[row] - told[_EXPECTED + side]) & SEQUENCE_MASK) < WINDOW_BYTES
         ):
             break
-        told[0] = arrived_at_ns[row]
-        told[3 + side] += 1
-        told[5 + side] += window[row] == 0
+        told[_LAST_NS] = arrived_at_ns[row]
+        told[_PACKETS + side] += 1
+        told[_ZERO_WINDOWS + side] += window[row] == 0
         if captured:
-            told[1 + side] = (told[1 + side] + captured) & SEQUENCE_MASK
+            told[_EXPECTED + side] = (told[_EXPECTED + side] + captured) & SEQUENCE_MASK
             data_rows[count] = row
             count += 1
             size += captured

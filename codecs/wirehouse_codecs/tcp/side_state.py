@@ -170,7 +170,7 @@ class SideState:
         return self.next_byte < end
 
     @property
-    def is_uncaptured(self) -> bool:
+    def is_only_acknowledged(self) -> bool:
         """No packet of it was captured, and the other side acknowledged bytes."""
         return not self.packets and self.lacks(self._acknowledged)
 

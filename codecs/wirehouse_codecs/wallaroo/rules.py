@@ -206,7 +206,8 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _note(
         "reference_unstable",
-        "An OK, ACK or NACK points at a message flagged UNSTABLE_REFERENCE or EPHEMERAL.",
+        "An OK, ACK or NACK points at a message flagged UNSTABLE_REFERENCE in the session or in the last one that sent "
+        "messages of the stream, or EPHEMERAL in the session.",
         "Streaming, boundaries; Points of Reference; Ephemeral Messaging",
     ),
     _warning(
@@ -291,5 +292,13 @@ JUDGED_AFTER_END: Final = frozenset(
 )
 #: Found when a session has ended, by what the sessions before it say.
 SET_RULES: Final = frozenset(
-    {"ack_never_sent", "handshake_inconsistent", "stream_id_reused", "reconnect_without_backoff"}
+    {
+        "ack_never_sent",
+        "handshake_inconsistent",
+        "reconnect_without_backoff",
+        "reference_unstable",
+        "stream_id_reused",
+    }
 )
+#: Of these, those that one session breaks, too.
+ALSO_OF_A_SESSION: Final = frozenset({"reference_unstable", "stream_id_reused"})

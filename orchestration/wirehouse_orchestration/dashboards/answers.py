@@ -19,7 +19,7 @@ from wirehouse_orchestration.terminal.output import rows_of
 from wirehouse_orchestration.terminal.render import plain, shell_word
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.query import sql
-from wirehouse_pipelines.tables import NAMED, all_tables, beneath
+from wirehouse_pipelines.tables import DATAFUSION, NAMED, all_tables, beneath
 
 #: Rows of an answer that are drawn.
 MOST_DRAWN: Final = 5_000
@@ -267,7 +267,7 @@ def _until(name: str, last: str) -> str:
     if table and table.entity:
         return f"(SELECT * FROM {name} WHERE window_start <= {_quoted(last)})"
     if table and table.view and any(all_tables()[below].entity for below in beneath(name)):
-        return f"({NAMED.sub(lambda found: _until(found[0], last), table.view)})"
+        return f"({NAMED.sub(lambda found: _until(found[0], last), table.statement(DATAFUSION))})"
     return name
 
 

@@ -28,7 +28,7 @@ from wirehouse_pipelines.lake.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.spark import jars
 from wirehouse_pipelines.storage.storage import write_private
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import SPARK, Table, all_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,7 +210,8 @@ def _make(session: SparkSession, lake: Lake, table: Table, scratch: str, known: 
         for name in table.reads:
             _make(session, lake, all_tables()[name], scratch, known, missing)
         columns = ", ".join(f"`{column.name}` COMMENT {_text(column.comment)}" for column in table.columns)
-        session.sql(f"CREATE VIEW {table.name} ({columns}) COMMENT {_text(table.comment)} AS {table.view}")
+        what = f"({columns}) COMMENT {_text(table.comment)} AS {table.statement(SPARK)}"
+        session.sql(f"CREATE VIEW {table.name} {what}")
     elif delta_tables.exists(lake.table_path(table.name)):
         _open(session, lake, table, table.name)
     else:

@@ -1,225 +1,251 @@
-"""The state of logs with new entries after earlier windows, and links that lead to other logs.
+"""What is known of logs from earlier windows, as rows of MOVED without a window.
 
-Input: the new entries of a run, as rows of LOOKUP, and the history tables. Output: rows of MOVED without a window. Of a
-settled log only the entries that the new ones need are loaded (`correlation.log_state.Settled`).
+Only logs with new entries are read again, and of a settled log only the entries that the new ones need
+(`correlation.log_state.Settled`). The stage `wanted` finds out which these are. It writes them as rows of the history's
+columns: author, log id and sequence number; without a number, all entries of the log. `Wanted` reads this in the tasks
+that read the history.
 
-A loose link is a link that leads to no entry of its own log. Loose links are kept in the state. If one leads to an
-entry of another log, which is rare, that entry is sent to the task of the log that links to it.
+A loose link is a link that leads to no entry of its own log. Loose links are kept in the state (`other_logs.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import partial, reduce
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.bamboo.correlation.entry_rows import (
-    ENTRIES,
-)
-from wirehouse_codecs.bamboo.correlation.log_state import needed
+from wirehouse_codecs.bamboo.correlation.entry_rows import ENTRIES
+from wirehouse_codecs.bamboo.correlation.log_state import PROVED, needed
 from wirehouse_codecs.bamboo.log.schema import UINT
 from wirehouse_pipelines.bamboo.verification_rows import (
     ELSEWHERE,
     ENTRIES_TABLE,
     ENTRY,
-    FILE,
     FORK,
+    FORK_COLUMNS,
     FORKS_TABLE,
+    KEY,
     LOG,
     LOGS_TABLE,
-    LOOSE,
     MOVED,
+    PLACE_NAMES,
     STATE_TABLE,
-    Batches,
-    Verified,
-    few,
-    with_all,
+    Array,
+    key_of,
+    log_of,
+    with_key,
+    without_following,
 )
 from wirehouse_pipelines.delta import spark_tables, table_reader
+from wirehouse_pipelines.delta.batches import of_keys, pieces_of, whole_keys
+from wirehouse_pipelines.delta.spark_tables import File
+from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Work
-from wirehouse_pipelines.stages import buckets
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.stages import Input, Order, Prepare, Stage, Where
+from wirehouse_pipelines.stages.buckets import with_all
+from wirehouse_pipelines.tables import all_tables
 
-#: The columns that are read of known entries.
-KNOWN_COLUMNS: Final = dict.fromkeys(("source", *ENTRIES.names), ())
-
-
-def known_of_logs(work: Work, seen: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The state of the logs that have new entries: rows of MOVED without a window, and positions of known entries."""
-    logs = seen.select("source", "key").distinct()
-    settled = work.settle(_settled(work, seen, logs))
-    forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
-    forks = forks.where("NOT COALESCE(superseded, false)")
-    links = _as_moved(_links(work).where("author IS NOT NULL").join(logs, ["source", "key"], "left_semi"))
-    known = forks.unionByName(settled, allowMissingColumns=True).unionByName(links, allowMissingColumns=True)
-    known = with_all(known, MOVED)
-    return known, _known_entries(work, seen, logs, settled)
-
-
-def _of_logs(work: Work, logs: DataFrame, table: str, kind: str, *key: str) -> DataFrame:
-    """The newest rows of `table` about these logs, without a window."""
-    rows = _newest(_keyed(work.read_state(table)).join(logs, ["source", "key"], "left_semi"), *key)
-    without_window = {"row_kind": F.lit(kind), "window_start": F.lit(None).cast("string")}
-    return rows.drop("decoder_version").withColumns(without_window)
-
-
-def _keyed(rows: DataFrame) -> DataFrame:
-    """`rows` with the key of their log."""
-    key = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
-    otherwise = F.lower(F.hex("entry_id")) if "entry_id" in rows.columns else F.lit(None).cast("string")
-    return rows.withColumn("key", F.coalesce(key, otherwise))
-
-
-def _newest(rows: DataFrame, *key: str) -> DataFrame:
-    newest = Window.partitionBy("source", *key).orderBy(F.desc("window_start"))
-    return rows.withColumn("rank", F.row_number().over(newest)).where("rank = 1").drop("rank")
-
-
-def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
-    """Settled logs, as rows of kind LOG. A log with a new entry that may change verdicts on old ones is left out."""
-    known = _of_logs(work, logs, LOGS_TABLE, LOG, "author", "log_id")
-    whole = known.where(
-        "entries = valid AND valid = length AND verified_up_to = length AND missing_entries = 0 AND forked_at IS NULL"
-    )
-    old = seen.where("end_of_log OR other_size").select(
-        F.col("source").alias("old_source"),
-        F.col("key").alias("old_key"),
-        F.col("seq").alias("old_seq"),
-        "other_size",
-    )
-    within = F.expr("source = old_source AND key = old_key AND (length > old_seq OR other_size)")
-    # Entries have columns with the same names and another meaning.
-    return whole.join(old, within, "left_anti").drop("entries", "end_of_log")
-
-
-def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFrame) -> DataFrame:
-    """Positions of known entries of these logs: all entries, or for settled logs the needed ones.
-
-    Spark reads only the columns that identify an entry, because one log may have millions.
-    """
-    lengths = settled.select("source", "key", "length")
-    some = (
-        seen.select("source", "key", "seq")
-        .where("seq IS NOT NULL")
-        .distinct()
-        .join(lengths, ["source", "key"])
-        .mapInArrow(_needed, from_arrow_schema(_NEEDED))
-    )
-    whole = logs.join(settled, ["source", "key"], "left_anti").withColumn("seq", F.lit(None))
-    wanted = work.settle(whole.unionByName(some))
-    state = work.read_state(ENTRIES_TABLE, places=True)
-    named = _keyed(
-        state.select(
-            "source", "window_start", "author", "log_id", "seq", "entry_id", spark_tables.FILE, spark_tables.ROW
-        )
-    )
-    known = named.limit(0)
-    for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
-        known = known.unionByName(named.join(few(wanted.where(condition).select(*by)), by, "left_semi"))
-    return _newest(known, "entry_id")
-
-
-#: Entries of logs. Without `seq`: all entries of the log.
-_NEEDED: Final = pa.schema([("source", pa.string()), ("key", pa.string()), ("seq", UINT)])
-
-
-def known_rows(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rows of MOVED of what is known, from the columns of KNOWN_COLUMNS."""
-    for batch in batches:
-        yield buckets.with_all(batch.append_column("row_kind", pa.repeat(ENTRY, batch.num_rows)), MOVED)
-
-
-def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of _NEEDED for new entries of settled logs, whose lengths are given. Rows may be repeated."""
-    for batch in batches:
-        logs: defaultdict[tuple[str, str, int], list[int]] = defaultdict(list)
-        for source, key, seq, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            logs[source, key, int(length)].append(int(seq))
-        rows = [
-            {"source": source, "key": key, "seq": seq}
-            for (source, key, length), seqs in logs.items()
-            for seq in needed(seqs, length)
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=_NEEDED)
-
-
-def _links(work: Work) -> DataFrame:
-    """Loose links of earlier windows, with author and log id of the entry that they lead to, if it is known."""
-    rows = work.read_state(STATE_TABLE).where("link IS NOT NULL")
-    rows = rows.select("source", "window_start", "key", "link", "author", "log_id")
-    return _newest(rows, "key", "link").drop("window_start")
-
-
-def _as_moved(links: DataFrame) -> DataFrame:
-    """Rows of MOVED for the entries that links lead to."""
-    named = links.withColumnsRenamed({"key": "linked_from", "link": "entry_hash"})
-    return with_all(named.withColumn("row_kind", F.lit(ELSEWHERE)), MOVED)
-
-
-def entries_elsewhere(work: Work, verified: Verified) -> DataFrame | None:
-    """Entries that turned out to be linked from other logs, as rows of MOVED. None: there are none.
-
-    The link may be new, or the entry, or both. If both are, the row has the window of the entry.
-    """
-    if not work.before and LOOSE not in verified.kinds:
-        return None
-    new = verified.of(LOOSE).select("source", "key", F.col("entry_hash").alias("link"))
-    before = _links(work).where("author IS NULL").select("source", "key", "link") if work.before else new.limit(0)
-    linked = []
-    for links, entries in (
-        (new.unionByName(before), partial(_written_entries, work, verified)),
-        (new, partial(_known_hashes, work)),
-    ):
-        if not links.isEmpty():
-            linked.append(entries().join(few(links.distinct()), ["source", "link"]))
-    if not linked:
-        return None
-    own = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
-    first = Window.partitionBy("source", "key", "link").orderBy(F.col("window_start").asc_nulls_first())
-    led = reduce(DataFrame.unionByName, linked).where(F.col("key") != own)
-    led = work.settle(led.withColumn("rank", F.row_number().over(first)).where("rank = 1").drop("rank"))
-    return None if led.isEmpty() else _as_moved(led)
-
-
-def _written_entries(work: Work, verified: Verified) -> DataFrame:
-    """Rows of _LINKABLE for the entries that this run wrote."""
-    written = [json.loads(row.file) for row in verified.of(FILE).select("file").collect()]
-    folder = work.lake.table_folder(ENTRIES_TABLE)
-    files = [spark_tables.File(f"{folder}/{file['path']}", file["size"], 0) for file in written]
-    columns: table_reader.Columns = dict.fromkeys(
-        ("source", "window_start", "entry_hash", "author", "log_id", "own_rule"), ()
-    )
-    made = from_arrow_schema(_LINKABLE)
-    return table_reader.mapped(work.spark, work.lake, ENTRIES_TABLE, files, columns, _linkable, made)
-
-
-def _linkable(batches: Batches) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        right = batch.filter(pc.and_(batch.column("entry_hash").is_valid(), batch.column("own_rule").is_null()))
-        yield buckets.with_all(right.append_column("link", right.column("entry_hash")), _LINKABLE)
-
-
-#: An entry that links may lead to, and its window.
-_LINKABLE: Final = pa.schema(
+#: The name of the rows that the stage writes.
+WANTED: Final = "wanted"
+_HISTORY: Final = ("source", "window_start")
+_LOG_ID: Final = ("author", "log_id")
+#: Columns of a log that show whether it is settled.
+_COUNTS: Final = ("entries", "valid", "length", "verified_up_to", "missing_entries", "forked_at")
+#: Rows of that stage: new entries, and logs as they stood. These have no `window_start`, and a length if settled.
+_ASKED: Final = pa.schema(
     [
-        ("source", pa.string()),
-        ("window_start", pa.string()),
-        ("link", pa.binary()),
-        ("author", pa.binary()),
-        ("log_id", UINT),
+        *((name, pa.string()) for name in (*KEY, "window_start", "told_in")),
+        *((name, UINT) for name in ("seq", "length")),
+        # The new entry ends its log, or came with a payload of another size.
+        *((name, pa.bool_()) for name in ("end_of_log", "other_size")),
     ]
 )
+_WANTED: Final = pa.schema(
+    [*((name, pa.string()) for name in _HISTORY), *(ENTRIES.field(name) for name in (*_LOG_ID, "seq", "entry_id"))]
+)
+#: About so many rows are folded at once.
+_ROWS: Final = 20_000
 
 
-def _known_hashes(work: Work) -> DataFrame:
-    """Rows of _LINKABLE, without a window, for the entries of earlier windows."""
-    known = work.read_state(ENTRIES_TABLE).where("entry_hash IS NOT NULL AND own_rule IS NULL")
-    nowhen = F.lit(None).cast("string").alias("window_start")
-    return known.select("source", nowhen, F.col("entry_hash").alias("link"), "author", "log_id")
+def wanted(work: Work, new: Iterable[Input]) -> Stage:
+    """The stage that finds the known entries that the entries of `new`, rows of MOVED, are judged with."""
+    read = dict.fromkeys((*_HISTORY, *_LOG_ID, *_COUNTS), ())
+    stood = Input(LOGS_TABLE, spark_tables.files(work.lake, LOGS_TABLE, work.alive()), read, _as_it_stood)
+    return Stage(
+        [*(Input(one.table, one.files, one.columns, partial(_asked, prepare=one.prepare)) for one in new), stood],
+        _ASKED,
+        Order(KEY, ("window_start", "told_in", "seq")),
+        partial(_find, first={span.source: span.first for span in work.spans}),
+        (),
+        steps.windows(work.spans),
+        passed={WANTED: ENTRIES_TABLE},
+    )
+
+
+def _asked(rows: pa.RecordBatch, prepare: Prepare) -> pa.RecordBatch:
+    moved = prepare(rows)
+    columns = {name: moved.column(name) for name in (*KEY, "seq", "end_of_log")}
+    # A link that leads elsewhere may have no window.
+    columns["window_start"] = pc.coalesce(moved.column("window_start"), moved.column("told_in"))
+    columns["other_size"] = pc.equal(moved.column("payload_rule"), "payload_size_mismatch").fill_null(False)
+    return with_all(pa.RecordBatch.from_pydict(columns), _ASKED)
+
+
+def _as_it_stood(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Prepare rows of logs."""
+    entries, valid, length, up_to, missing, forked_at = (rows.column(name) for name in _COUNTS)
+    conditions = [pc.equal(entries, valid), pc.equal(valid.cast(UINT), length), pc.equal(up_to, length)]
+    conditions += [pc.equal(missing.cast(pa.int64()), 0), forked_at.is_null()]
+    settled = np.all([np.asarray(one.fill_null(False)) for one in conditions], axis=0)
+    columns = {
+        "source": rows.column("source"),
+        "key": _key(rows),
+        "told_in": rows.column("window_start"),
+        "length": pc.if_else(pa.array(settled), length, None),
+    }
+    return with_all(pa.RecordBatch.from_pydict(columns), _ASKED)
+
+
+def _find(batches: Iterable[pa.RecordBatch], first: Mapping[str, str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows of _WANTED, in the first window of their source."""
+    for rows in whole_keys(batches, KEY, _ROWS):
+        asked = of_keys(rows, KEY, rows.column("window_start").is_valid())
+        found: list[dict[str, Any]] = []
+        for (source, key), of_log in pieces_of(asked, KEY):
+            seqs = _needed(of_log)
+            log = {"source": source, "window_start": first[source]} | log_of(key)
+            found += [log] if seqs is None else [log | {"seq": seq} for seq in sorted(seqs)]
+        if found:
+            yield WANTED, pa.RecordBatch.from_pylist(found, schema=_WANTED)
+
+
+def _needed(of_log: pa.RecordBatch) -> set[int] | None:
+    """The known entries of a log that new ones are judged with; None: all of them.
+
+    A new entry may change verdicts on old ones if it ends the log, or has a payload of another size.
+    """
+    stood = int(np.count_nonzero(np.asarray(of_log.column("window_start").is_null())))
+    length = of_log.column("length")[stood - 1].as_py() if stood else None
+    if length is None:
+        return None
+    new = of_log.slice(stood)
+    ends = pc.and_(new.column("end_of_log").fill_null(False), pc.less(new.column("seq"), length).fill_null(False))
+    if pc.any(pc.or_(ends, new.column("other_size").fill_null(False))).as_py():
+        return None
+    return needed(map(int, new.column("seq").drop_null().to_pylist()), int(length))
+
+
+class Wanted:
+    """The entries that are wanted, read in a task from the files of the stage."""
+
+    def __init__(self, lake: Lake, files: Sequence[File]) -> None:
+        self._lake, self._files = lake, files
+
+    @cached_property
+    def _seqs(self) -> dict[tuple[str, str], Array | None]:
+        """By source and log the wanted sequence numbers, or None for all entries."""
+        found: defaultdict[tuple[str, str], list[Array]] = defaultdict(list)
+        whole: dict[tuple[str, str], Array | None] = {}
+        table = all_tables()[ENTRIES_TABLE]
+        for file in self._files:
+            for rows in table_reader.rows_of(self._lake, table, file.name, dict.fromkeys(_WANTED.names, ())):
+                for log, at in _logs(rows):
+                    if rows.column("seq")[int(at[0])].as_py() is None:
+                        whole[log] = None
+                    else:
+                        found[log].append(_seqs(rows)[at])
+        return {log: np.concatenate(seqs) for log, seqs in found.items()} | whole
+
+    def of_logs(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows are about these logs."""
+        return self._mask(rows, lambda seqs, at: True)
+
+    def settled(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows are about logs of which some entries are wanted."""
+        return self._mask(rows, lambda seqs, at: seqs is not None)
+
+    def entries(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows are wanted entries."""
+        known = _seqs(rows)
+        return self._mask(rows, lambda seqs, at: True if seqs is None else np.isin(known[at], seqs))
+
+    def _mask(self, rows: pa.RecordBatch, of_log: Callable[[Array | None, Array], bool | Array]) -> pa.Array:
+        mask = np.zeros(rows.num_rows, np.bool_)
+        for log, at in _logs(rows):
+            if log in self._seqs:
+                mask[at] = of_log(self._seqs[log], at)
+        return pa.array(mask)
+
+
+def _seqs(rows: pa.RecordBatch) -> Array:
+    return np.asarray(rows.column("seq").cast(pa.uint64()).fill_null(0))
+
+
+def _logs(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Array]]:
+    """By source and key of a log: its rows. The rows are of one source, as those of a file of a table."""
+    source, keys = rows.column("source")[0].as_py(), _key(rows).dictionary_encode()
+    numbers = np.asarray(keys.indices)
+    order = np.argsort(numbers, kind="stable")
+    ends = np.cumsum(np.bincount(numbers, minlength=len(keys.dictionary)))
+    for key, begin, end in zip(keys.dictionary.to_pylist(), [0, *ends[:-1]], ends, strict=True):
+        yield (source, key), order[begin:end]
+
+
+def _key(rows: pa.RecordBatch) -> pa.Array:
+    names = rows.schema.names
+    if "key" in names:
+        return rows.column("key").fill_null("")
+    entry_id = rows.column("entry_id") if "entry_id" in names else pa.nulls(rows.num_rows, pa.binary())
+    return key_of(rows.column("author"), rows.column("log_id"), entry_id)
+
+
+def known(work: Work, wanted: Wanted) -> list[Input]:
+    """Entries, forks, settled logs and links that `wanted` asks for."""
+    entries = dict.fromkeys((*_HISTORY, *ENTRIES.names), ())
+    named = dict.fromkeys(("source", *_LOG_ID, "entry_id", "seq"), ())
+    forks = dict.fromkeys((*_HISTORY, *_LOG_ID, "superseded", *(name for name, _ in FORK_COLUMNS[: 1 + PROVED])), ())
+    logs = dict.fromkeys((*_HISTORY, *_LOG_ID, "length", *(n for n in PLACE_NAMES if n in _OF_LOGS)), ())
+    links = dict.fromkeys((*_HISTORY, "key", "link", *_LOG_ID), ())
+    of_log = dict.fromkeys(("source", *_LOG_ID), ())
+    of_link = dict.fromkeys(("source", "key", "link"), ())
+    alive = work.alive()
+    return [
+        Input(table, spark_tables.files(work.lake, table, alive), columns, prepare, Where(by, mask))
+        for table, columns, prepare, by, mask in (
+            (ENTRIES_TABLE, entries, _entries, named, wanted.entries),
+            (FORKS_TABLE, forks, partial(_known, kind=FORK), of_log, wanted.of_logs),
+            (LOGS_TABLE, logs, partial(_known, kind=LOG), of_log, wanted.settled),
+            (STATE_TABLE, links, links_as_moved, of_link, partial(_links_of, wanted=wanted)),
+        )
+    ]
+
+
+_OF_LOGS: Final = frozenset(column.name for column in all_tables()[LOGS_TABLE].columns)
+
+
+def _known(rows: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+    """Rows of a history as rows of MOVED."""
+    at = rows.schema.get_field_index("window_start")
+    known = rows.set_column(at, "told_in", rows.column("window_start"))
+    known = known.append_column("row_kind", pa.repeat(kind, rows.num_rows))
+    return with_key(with_all(known, MOVED))
+
+
+def _entries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return without_following(_known(rows, ENTRY))
+
+
+def links_as_moved(links: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of MOVED for the entries that links lead to, from rows of state; for an unknown entry, without an author."""
+    names = {"key": "linked_from", "link": "entry_hash"}
+    return _known(links.rename_columns([names.get(name, name) for name in links.schema.names]), ELSEWHERE)
+
+
+def _links_of(rows: pa.RecordBatch, wanted: Wanted) -> pa.Array:
+    return pc.and_(rows.column("link").is_valid(), wanted.of_logs(rows))

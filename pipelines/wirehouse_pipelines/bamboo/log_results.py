@@ -37,7 +37,7 @@ from wirehouse_pipelines.bamboo.verification_rows import (
     WRITTEN,
 )
 from wirehouse_pipelines.delta.batches import pieces_of
-from wirehouse_pipelines.stages import buckets
+from wirehouse_pipelines.stages.buckets import with_all
 
 
 class LogResults(NamedTuple):
@@ -136,4 +136,4 @@ def _as_results(rows: pa.RecordBatch, what: str, whose: dict[str, str]) -> pa.Re
     """Rows with columns of ENTRIES as rows of RESULTS."""
     for name, value in {"row_kind": what, **whose}.items():
         rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-    return buckets.with_all(rows, RESULTS)
+    return with_all(rows, RESULTS)

@@ -1,139 +1,150 @@
 """Judges the payloads of proposals that carry no metadata, by entries that the service knows from elsewhere (gold).
 
-Silver decodes each connection on its own, so it can't judge these payloads. Here the messages of such proposals are
-joined with the signed entries of their log, from earlier windows and this one (`correlation/payload_replay.py`). Most
-runs have no such proposal. Then nothing else is read.
+Silver decodes each connection on its own, so it can't judge these payloads. The stage here brings the messages of such
+proposals together with the signed entries of their log, from earlier windows and this one
+(`correlation/payload_replay.py`). Most runs have no such proposal, and no such stage.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.correlation.payload_replay import (
     FIELDS,
     KINDS,
     PLACED,
-    SIDES,
     Found,
     Payloads,
-    is_signed,
     replay,
     sides_of,
 )
-from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
-from wirehouse_codecs.bamboo.log.schema import SCHEMA, UINT
-from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES, RULE
+from wirehouse_codecs.bamboo.log.schema import MESSAGE_TYPE, SCHEMA, UINT
+from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.logs.rows import MESSAGE
-from wirehouse_pipelines.bamboo import verification_rows
-from wirehouse_pipelines.bamboo.verification_rows import few
-from wirehouse_pipelines.delta import spark_tables, table_reader
+from wirehouse_pipelines.bamboo.verification_rows import ENTRIES_TABLE, FOUND_TABLE, SILVER
+from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.jobs import services, steps
 from wirehouse_pipelines.jobs.job import Work
-from wirehouse_pipelines.stages import buckets
+from wirehouse_pipelines.stages import Input, Order, Stage, Where, Written
+from wirehouse_pipelines.stages.buckets import with_all
+
+Row = Mapping[str, Any]
 
 _KEY: Final = ("source", "author", "log_id")
-_PROPOSAL: Final = ("source", "window_start", "connection_id", "proposal_number")
-_WANTS: Final = ("min_payload", "max_payload")
-#: A known entry of the log of a proposal.
-_ENTRY: Final = pa.schema(
+#: What names a proposal in a window.
+PROPOSAL: Final = ("source", "window_start", "connection_id", "proposal_number")
+#: Columns of a proposal's messages, and of the entries of its log.
+_MESSAGES: Final = {**dict.fromkeys(("source", "window_start", *PLACED), ()), "message": FIELDS}
+_OF_ENTRY: Final = ("seq", "entry_hash", "payload_size", "payload_hash")
+_ENTRIES: Final = dict.fromkeys((*_KEY, "window_start", *_OF_ENTRY), ())
+_IS_SIGNED: Final = ("data", "own_rule", "signature_rule")
+_ROWS: Final = pa.schema(
     [
         *(("source", pa.string()), ("window_start", pa.string()), ("author", pa.binary()), ("log_id", UINT)),
+        ("is_message", pa.bool_()),
+        *(SCHEMA.field(name) for name in PLACED),
+        *(MESSAGE_TYPE.field(name) for name in FIELDS),
         *(("seq", UINT), ("entry_hash", pa.binary()), ("payload_size", UINT), ("payload_hash", pa.binary())),
     ]
 )
-#: More columns that are read from written entries.
-_READ: Final = ("data", "own_rule", "signature_rule")
 _FINDING: Final = pa.schema(
     [
         *(("source", pa.string()), ("window_start", pa.string())),
         *(SCHEMA.field(name) for name in PLACED),
-        *((name, pa.string()) for name in ("rule", "severity", "message")),
+        *((name, pa.string()) for name in ("rule", "severity", "message", "protocol")),
     ]
 )
 
 
-def findings(work: Work, verified: verification_rows.Verified, of_kind: Callable[[str], DataFrame]) -> DataFrame | None:
-    """Findings about payloads. None: the run has no such proposal."""
-    asked = work.settle(_asked(work, of_kind))
-    if asked.isEmpty():
-        return None
-    logs = asked.select(*_KEY).distinct()
-    messages = of_kind(MESSAGE).where(F.col("message.kind").isin(*KINDS)).join(few(asked), [*_PROPOSAL])
-    placed = messages.select(
-        *_KEY,
-        "window_start",
-        *PLACED,
-        *(f"message.{name}" for name in FIELDS),
-        "wants",
-        "modes",
-        F.lit(1).alias("what"),
+def stage(work: Work, written: Written, members: services.Members, asked: Sequence[Row]) -> Stage:
+    """The stage of these proposals. They have their author and log id, and `wants` and `modes` of both sides.
+
+    `written` has the files of verification.
+    """
+    proposals = {itemgetter(*PROPOSAL)(row): row for row in asked}
+    logs: defaultdict[str, set[bytes]] = defaultdict(set)
+    for row in asked:
+        logs[row["source"]].add(row["author"])
+    authors = {source: pa.array(sorted(keys), pa.binary()) for source, keys in logs.items()}
+    where = Where(dict.fromkeys(("source", "author", *_IS_SIGNED), ()), partial(_signed, authors=authors))
+    entries = [
+        *steps.passed(work, ENTRIES_TABLE, written[ENTRIES_TABLE]),
+        *spark_tables.files(work.lake, ENTRIES_TABLE, work.alive()),
+    ]
+    messages = spark_tables.files(work.lake, SILVER, work.members(), MESSAGE)
+    return Stage(
+        [
+            Input(SILVER, messages, _MESSAGES, partial(_messages, members=members, proposals=proposals)),
+            Input(ENTRIES_TABLE, entries, _ENTRIES, _entries, where),
+        ],
+        _ROWS,
+        # The entries of a window come before its messages.
+        Order(_KEY, ("window_start", "is_message", "connection_id", "proposal_number", "byte_start")),
+        partial(_replayed, proposals=proposals),
+        (FOUND_TABLE,),
+        steps.windows(work.spans),
     )
-    entries = _entries(work, verified).join(few(work.settle(logs)), [*_KEY], "left_semi").withColumn("what", F.lit(0))
-    rows = entries.unionByName(placed, allowMissingColumns=True).repartition(*_KEY)
-    order = ("window_start", "what", "connection_id", "proposal_number")
-    ordered = rows.sortWithinPartitions(*_KEY, *order)
-    return ordered.mapInArrow(_replayed, from_arrow_schema(_FINDING))
 
 
-def _asked(work: Work, of_kind: Callable[[str], DataFrame]) -> DataFrame:
-    """Proposals without metadata that began in the window, with the settings and the send modes of both sides."""
-    is_without = "(proposal.payload_only OR proposal.offset IS NOT NULL) AND NOT proposal.partial"
-    began = work.window_of("proposal.proposed_at_ns") == F.col("window_start")
-    wants = [F.struct(*(f"proposal.{side}.{name}" for name in _WANTS)).alias(side) for side in SIDES]
-    modes = [F.struct(f"session.{side}.send_mode").alias(side) for side in SIDES]
-    proposals = of_kind(PROPOSAL).where(is_without).where(began)
-    proposals = proposals.select(*_PROPOSAL, "proposal.author", "proposal.log_id", F.struct(*wants).alias("wants"))
-    judged = F.coalesce(F.col("session.ended_by").isin(*FOLLOWED_RULES), F.lit(False))
-    sessions = of_kind(SESSION).where(~judged).select(*_PROPOSAL[:3], F.struct(*modes).alias("modes"))
-    return proposals.join(sessions, [*_PROPOSAL[:3]])
+def _messages(
+    rows: pa.RecordBatch, members: services.Members, proposals: Mapping[tuple[Any, ...], Row]
+) -> pa.RecordBatch:
+    """Prepare the messages of the proposals, with the log of each."""
+    rows = members.once(rows)
+    places = zip(*(rows.column(name).to_pylist() for name in PROPOSAL), strict=True)
+    whose = [proposals.get(place) for place in places]
+    kind = pc.struct_field(rows.column("message"), "kind")
+    wanted = np.array([row is not None for row in whose], np.bool_) & np.asarray(pc.is_in(kind, pa.array(KINDS)))
+    logs = [row for row, is_wanted in zip(whose, wanted, strict=True) if row is not None and is_wanted]
+    rows = rows.filter(pa.array(wanted))
+    made = rows.drop_columns(["message"]).append_column("is_message", pa.repeat(True, rows.num_rows))
+    for name in ("author", "log_id"):
+        made = made.append_column(name, pa.array([row[name] for row in logs], _ROWS.field(name).type))
+    for name, column in zip(FIELDS, rows.column("message").flatten(), strict=True):
+        made = made.append_column(name, column)
+    return with_all(made, _ROWS)
 
 
-def _entries(work: Work, verified: verification_rows.Verified) -> DataFrame:
-    """Rows of _ENTRY: the correctly signed entries of this run and of earlier windows."""
-    written = [json.loads(row.file) for row in verified.of(verification_rows.FILE).select("file").collect()]
-    folder = work.lake.table_folder(verification_rows.ENTRIES_TABLE)
-    files = [spark_tables.File(f"{folder}/{file['path']}", file["size"], 0) for file in written]
-    columns: table_reader.Columns = dict.fromkeys((*_ENTRY.names, *_READ), ())
-    made = from_arrow_schema(_ENTRY)
-    new = table_reader.mapped(work.spark, work.lake, verification_rows.ENTRIES_TABLE, files, columns, _signed, made)
-    if not work.before:
-        return new
-    signed = "data IS NOT NULL AND own_rule IS NULL AND signature_rule IS NULL"
-    return new.unionByName(work.read_state(verification_rows.ENTRIES_TABLE).where(signed).select(*_ENTRY.names))
+def _signed(rows: pa.RecordBatch, authors: Mapping[str, pa.Array]) -> pa.Array:
+    """Which entries are correctly encoded and signed, by one of these authors."""
+    # A file of the table has rows of one source.
+    known = authors.get(rows.column("source")[0].as_py(), pa.array([], pa.binary()))
+    right = pc.and_(rows.column("own_rule").is_null(), rows.column("signature_rule").is_null())
+    return pc.and_(pc.and_(right, rows.column("data").is_valid()), pc.is_in(rows.column("author"), known))
 
 
-def _signed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        kept = batch.filter(pa.array([is_signed(row) for row in batch.select(list(_READ)).to_pylist()], pa.bool_()))
-        yield buckets.with_all(kept, _ENTRY)
+def _entries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return with_all(rows.append_column("is_message", pa.repeat(False, rows.num_rows)), _ROWS)
 
 
-def _replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of _FINDING from rows ordered by log and window: entries first, then messages by proposal."""
+def _replayed(
+    batches: Iterable[pa.RecordBatch], proposals: Mapping[tuple[Any, ...], Row]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Findings, from rows by log and window: entries first, then messages by proposal."""
     listed = (row for batch in batches for row in batch.to_pylist())
     for _, of_log in groupby(listed, itemgetter(*_KEY)):
         payloads = Payloads()
-        for (is_message, *_), group in groupby(of_log, itemgetter("what", *_PROPOSAL)):
+        for (is_message, *place), group in groupby(of_log, itemgetter("is_message", *PROPOSAL)):
             if not is_message:
                 for entry in group:
                     payloads.add(entry)
                 continue
-            messages = list(group)
-            rows = [
-                _row(one) for one in replay(messages, sides_of(messages[0]["modes"], messages[0]["wants"]), payloads)
-            ]
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=_FINDING)
+            asked = proposals[tuple(place)]
+            found = [_row(one) for one in replay(group, sides_of(asked["modes"], asked["wants"]), payloads)]
+            if found:
+                yield FOUND_TABLE, pa.RecordBatch.from_pylist(found, schema=_FINDING)
 
 
 def _row(one: Found) -> dict[str, Any]:
     rule = RULE[one.rule]
-    return {**one.row, "rule": rule.id, "severity": rule.severity.value, "message": one.message}
+    named = {"rule": rule.id, "severity": rule.severity.value, "message": one.message, "protocol": "bamboo"}
+    return {**one.row, **named}

@@ -1,7 +1,7 @@
 """Checks signatures: once for each distinct entry, however often it was sent.
 
-`check` takes the entries of some logs as rows of READ. It returns them in order, with the rules that their signatures
-break, and without rows that repeat what another row states.
+`check` takes the entries of some logs as rows of MOVED, in order. It returns rows of READ with the rules that their
+signatures break, and without rows that repeat what another row states.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.correlation.entry_rows import (
     follows_bad,
+    only,
     sent_id,
     with_columns,
     without_links,
 )
 from wirehouse_codecs.bamboo.log.file_rows import FILE as FROM_FILE
 from wirehouse_codecs.bamboo.wire.signatures import signature_rules
-from wirehouse_pipelines.bamboo.verification_rows import READ, Array, with_following
+from wirehouse_pipelines.bamboo.verification_rows import ELSEWHERE, FORK, KEY, READ, Array, with_following
 
-_ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
+#: What known rows are about: of a log, the newest row of each entry, fork and link counts.
+_ABOUT: Final = (*KEY, "row_kind", "entry_id", "position", "told_in")
 
 
 def check(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """`rows` of READ with the rules that their signatures break, by log and in order of arrival.
+    """Rows of READ, with the rules that signatures break, from rows of MOVED by log, window and arrival.
 
-    Known entries come first. One row of each entry, window and sender is kept, and every row with a wrong signature.
+    What is known comes first. One row of each entry, window and sender is kept, and every row with a wrong signature.
     """
+    rows = _newest(rows)
+    rows = rows.append_column("unsure", pa.nulls(rows.num_rows, pa.bool_()))
     ids = np.asarray(rows.column("entry_id").dictionary_encode().indices.fill_null(-1))
     rules = _signature_rules(rows, ids)
     rows = rows.set_column(READ.get_field_index("signature_rule"), "signature_rule", rules)
@@ -38,9 +42,25 @@ def check(rows: pa.RecordBatch) -> pa.RecordBatch:
         rows = _without_links(rows, np.flatnonzero(assumed).tolist())
     if rules.null_count < len(rules):
         rows = _without_bad_links(rows)
-    order = _log_order(rows)
-    alone = _first_of_sender(rows, ids, order)
-    return rows.take(pa.array(order[alone]))
+    return only(rows, _first_of_sender(rows, ids))
+
+
+def _newest(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` without what newer ones replace, forks that turned out to begin earlier, and links that lead nowhere."""
+    known = np.flatnonzero(np.asarray(rows.column("window_start").is_null()))
+    if not len(known):
+        return rows
+    before = rows.take(pa.array(known))
+    *about, told_in = (_ranks(before.column(name)) for name in _ABOUT)
+    order = np.lexsort([told_in, *about])
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = np.any([one[order][1:] != one[order][:-1] for one in about], axis=0)
+    kept = np.ones(rows.num_rows, np.bool_)
+    kept[known[order[~last]]] = False
+    kind, superseded = rows.column("row_kind"), rows.column("superseded").fill_null(False)
+    gone = pc.and_(pc.equal(kind, FORK), superseded)
+    gone = pc.or_(gone, pc.and_(pc.equal(kind, ELSEWHERE), rows.column("author").is_null()))
+    return only(rows, kept & ~np.asarray(gone.fill_null(False)))
 
 
 def _signature_rules(rows: pa.RecordBatch, ids: Array) -> pa.Array:
@@ -63,18 +83,8 @@ def _signature_rules(rows: pa.RecordBatch, ids: Array) -> pa.Array:
     return pa.array(rules, pa.string())
 
 
-def _log_order(rows: pa.RecordBatch) -> Array:
-    """Row numbers by log; known entries first, then by window and arrival. Entries of one cancel share a place."""
-    ranks = [_ranks(rows.column(name)) for name in ("source", "key", "window_start")]
-    first = pa.array(np.ravel_multi_index(ranks, [int(rank.max()) + 1 for rank in ranks]))
-    rest = (*_ARRIVAL, "entry_id")
-    keyed = pa.RecordBatch.from_arrays([first, *(rows.column(name) for name in rest)], names=["log", *rest])
-    keys = [(name, "ascending", "at_start") for name in keyed.schema.names]
-    return np.asarray(pc.sort_indices(keyed, sort_keys=keys))
-
-
 def _ranks(column: pa.Array) -> Array:
-    """The rank of each value among the distinct texts of the column. Null is first."""
+    """The rank of each value among the distinct values of the column. Null is first."""
     encoded = column.dictionary_encode()
     ranks = np.empty(len(encoded.dictionary) + 1, np.int64)
     ranks[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(1, len(ranks))
@@ -83,17 +93,16 @@ def _ranks(column: pa.Array) -> Array:
     return of_rows
 
 
-def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
-    """Which rows, in `order`, are the first of their entry, window and sender, or are kept in any case."""
+def _first_of_sender(rows: pa.RecordBatch, ids: Array) -> Array:
+    """Which rows are the first of their entry, window and sender, or are kept in any case."""
     # A file may contain several payloads for an entry.
     of_file = pc.equal(rows.column("origin"), FROM_FILE).fill_null(False)
     apart = pc.or_(of_file, pc.or_(rows.column("signature_rule").is_valid(), rows.column("unsure").fill_null(False)))
     apart = pc.or_(apart, pc.or_(rows.column("window_start").is_null(), rows.column("linked_from").is_valid()))
-    kept = np.asarray(apart)[order]
-    columns = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
-    of_sender = [column[order] for column in columns]
+    kept = np.array(apart)
+    of_sender = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
     by_sender = np.lexsort(of_sender[::-1])
-    differs = np.ones(len(order), np.bool_)
+    differs = np.ones(len(kept), np.bool_)
     differs[1:] = np.any([column[by_sender][1:] != column[by_sender][:-1] for column in of_sender], axis=0)
     kept[by_sender[differs]] = True
     return kept

@@ -1,20 +1,16 @@
 """The rows that verification passes between its steps: their kinds and columns, and the key of a log.
 
 `MOVED` are entries on their way to the task of their log, `READ` the same in that task. `WRITTEN` are entries with
-verdicts, as the task writes them. `RESULTS` are all other rows that the task returns.
+verdicts, as the task writes them. `RESULTS` are all other rows that the task makes tables of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.bamboo.correlation.entry_rows import (
     ENTRIES,
@@ -27,16 +23,15 @@ from wirehouse_codecs.bamboo.wire import entries as bamboo_entries
 from wirehouse_codecs.bamboo.wire.entries import FOLLOWING
 
 Array = np.ndarray[Any, Any]
-Batches = Iterable[pa.RecordBatch]
 SILVER: Final = "silver.bamboo"
 ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
 FORKS_TABLE: Final = "gold.bamboo_forks_history"
 LOGS_TABLE: Final = "gold.bamboo_logs_history"
+FOUND_TABLE: Final = "gold.bamboo_found"
 #: The state that a window passes to later ones.
 STATE_TABLE: Final = "gold.bamboo_state"
-#: Kinds of row. FILE: a file of verified entries, for ENTRIES_TABLE. FINDING: a broken rule. BAD: metadata with a wrong
-#: signature. STATE: a digest of what changed.
-ENTRY, FORK, LOG, FINDING, BAD, STATE, FILE = "entry", "fork", "log", "finding", "bad", "state", "file"
+#: Kinds of row. FINDING: a broken rule. BAD: metadata with a wrong signature. STATE: a digest of what changed.
+ENTRY, FORK, LOG, FINDING, BAD, STATE = "entry", "fork", "log", "finding", "bad", "state"
 #: Metadata with assumed links to entries with wrong signatures, so that its own signature can't be checked.
 UNSURE: Final = "unsure"
 #: LOOSE: `entry_hash` is what a loose link names. ELSEWHERE: also author and log id of the entry that it leads to.
@@ -60,16 +55,17 @@ _LOG_COLUMNS: Final = (
     ("missing", pa.list_(pa.struct([("first", UINT), ("last", UINT)]))),
 )
 _WHOSE: Final = (("row_kind", pa.string()), ("source", pa.string()), ("window_start", pa.string()))
-KEY_COLUMN: Final = ("key", pa.string())
-_MORE: Final = (("state", pa.string()), ("file", pa.string()))
-RESULTS: Final = pa.schema([*_WHOSE, KEY_COLUMN, *ENTRIES, *FORK_COLUMNS, *_LOG_COLUMNS, *_MORE])
+KEY: Final = ("source", "key")
+_KEY_COLUMN: Final = ("key", pa.string())
+RESULTS: Final = pa.schema([*_WHOSE, _KEY_COLUMN, *ENTRIES, *FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string())])
 #: Entries as the task of their log writes them.
 WRITTEN: Final = pa.schema([("source", pa.string()), ("window_start", pa.string()), *ENTRIES])
-#: Entries on their way to the task of their log, with their sender. `sent_id` is their id without assumed links.
-#: `entry_id` is null: it is `entry_hash`, or `sent_id` if that is null.
+#: Entries with their sender, and what is known of their log before: rows without a window. `sent_id` is an entry's id
+#: without assumed links. `entry_id` is `entry_hash`, or `sent_id` if that is null.
 MOVED: Final = pa.schema(
     [
         *_WHOSE,
+        _KEY_COLUMN,
         *ENTRIES,
         *FORK_COLUMNS[: 1 + PROVED],
         ("length", UINT),
@@ -77,26 +73,13 @@ MOVED: Final = pa.schema(
         ("sent_id", pa.binary()),
         # If the entry is only here because another log links to it: the key of that log.
         ("linked_from", pa.string()),
+        # Of a row without a window: the window in which it was written. The newest one of its entry or fork counts.
+        ("told_in", pa.string()),
     ]
 )
-#: The same with the columns that are computed from them.
-READ: Final = MOVED.append(pa.field(*KEY_COLUMN)).append(pa.field("unsure", pa.bool_()))
+#: The same with a column that is computed there.
+READ: Final = MOVED.append(pa.field("unsure", pa.bool_()))
 PLACE_NAMES: Final = tuple(name for name, _ in PLACE)
-#: How many rows are broadcast at most.
-_MOST_BROADCAST: Final = 200_000
-
-
-class Verified(NamedTuple):
-    """What the windows of a run changed, as rows of RESULTS. Verified entries are in files, not here."""
-
-    rows: DataFrame
-    #: The kinds of row that occur.
-    kinds: frozenset[str]
-
-    def of(self, *kinds: str) -> DataFrame:
-        """The rows of these kinds. Spark knows without a computation if there are none."""
-        there = self.kinds.intersection(kinds)
-        return self.rows.where(F.col("row_kind").isin(*there)) if there else self.rows.limit(0)
 
 
 def without_following(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -116,11 +99,10 @@ def with_following(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def with_key(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of READ from rows of MOVED."""
+    """`rows` of MOVED with their ids and the key of their log."""
     entry_id = pc.coalesce(*(rows.column(name) for name in ("entry_id", "entry_hash", "sent_id")))
     key = pc.coalesce(rows.column("linked_from"), key_of(rows.column("author"), rows.column("log_id"), entry_id))
-    named = rows.set_column(MOVED.get_field_index("entry_id"), "entry_id", entry_id).append_column("key", key)
-    return named.append_column("unsure", pa.nulls(rows.num_rows, pa.bool_()))
+    return with_columns(rows, {"entry_id": entry_id, "key": key})
 
 
 def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
@@ -134,15 +116,7 @@ def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
     return keys
 
 
-def with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """`rows` with the columns of `schema`. Columns that they lack are null."""
-    types = {field.name: field.dataType for field in from_arrow_schema(schema)}
-    return rows.select(
-        *(name if name in rows.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
-    )
-
-
-def few(rows: DataFrame) -> DataFrame:
-    """`rows`, which are settled, prepared for a join with many rows. They are mostly few, which Spark can't know."""
-    count = rows.count()
-    return rows.limit(0) if not count else F.broadcast(rows) if count <= _MOST_BROADCAST else rows
+def log_of(key: str) -> dict[str, Any]:
+    """The columns of an entry that make this the key of its log."""
+    first, *log_id = key.split(":")
+    return {"author": bytes.fromhex(first), "log_id": int(log_id[0])} if log_id else {"entry_id": bytes.fromhex(first)}

@@ -30,6 +30,11 @@ def schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, parse(column.type)) for column in table.columns])
 
 
+def given(table: Table) -> pa.Schema:
+    """The Arrow schema of rows that a job gives for `table`: without times, which `table_writer` computes."""
+    return pa.schema([pa.field(one.name, parse(one.type)) for one in table.columns if not one.time_of])
+
+
 def parse(text: str) -> pa.DataType:
     """The Arrow type of a Spark SQL type such as `ARRAY<STRUCT<n: DECIMAL(20,0)>>`. Raises ValueError."""
     tokens = iter([*_TOKEN.findall(text), ""])

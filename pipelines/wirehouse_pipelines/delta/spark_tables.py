@@ -23,10 +23,7 @@ from pyspark.sql.types import StructType
 from wirehouse_pipelines.delta import arrow_types, delta_tables
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import Held
-from wirehouse_pipelines.tables import Table, all_tables
-
-#: Columns that locate a row: the address of its file, and the number of rows before it in that file.
-FILE, ROW = "file", "row"
+from wirehouse_pipelines.tables import SPARK, Table, all_tables
 
 
 class SourceWindows(Protocol):
@@ -98,13 +95,10 @@ def read(
     name: str,
     spans: Sequence[SourceWindows] | None = None,
     row_kind: str | None = None,
-    *,
-    places: bool = False,
 ) -> DataFrame:
     """Rows of table `name` in `spans` (default: all); an empty frame with its schema if there are none.
 
     For a decoder's log, `row_kind` selects the rows of one kind. Spark then knows their size and plans joins better.
-    With `places`, the frame also has the columns FILE and ROW, which locate each row for `table_reader.picked`.
 
     The Delta log is read here, and Spark is given the names of files. If Spark read the log, it would run several jobs
     before the first row.
@@ -113,10 +107,9 @@ def read(
     known = delta_tables.opened(lake.table_path(name))
     files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans, row_kind)] if known else []
     if not files:
-        return spark.createDataFrame([], f"{table.ddl}, {FILE} STRING, {ROW} BIGINT" if places else table.ddl)
+        return spark.createDataFrame([], table.ddl)
     rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
-    place = (F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(ROW)) if places else ()
-    return rows.select(*(column.name for column in table.columns), *place)
+    return rows.select(*(column.name for column in table.columns))
 
 
 def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: str | None = None) -> list[str]:
@@ -221,6 +214,9 @@ def _defined(table: Table, frame: DataFrame) -> DataFrame:
     wanted = {field.name: field.dataType.simpleString() for field in defined}
     columns = []
     for column in table.columns:
+        if column.time_of:
+            columns.append(F.expr(SPARK.of_moment.format(column.time_of)).alias(column.name))
+            continue
         same = found[column.name] == wanted[column.name]
         value = F.col(column.name) if same else F.col(column.name).cast(column.type)
         columns.append(value.alias(column.name))

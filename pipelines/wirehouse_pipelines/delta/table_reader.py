@@ -1,14 +1,8 @@
-"""Reads files of tables as Arrow columns in Spark's Python tasks. The rows never pass through the JVM.
-
-`mapped` applies a function to all rows of some files, `picked` to some rows that were located before, and `rows_of`
-reads one file in this process.
-"""
+"""Reads files of tables as Arrow columns: `rows_of` all or some rows, `selected` finds out which."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -16,86 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.delta import arrow_types
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import open_storage
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import Table
 
 #: A batch has at most this many rows and about this many bytes. The second limit is for row groups that compress well
 #: and are large in memory. A batch never has rows of two row groups.
 _BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 32 << 20
-#: A task reads files of about this size in all, or one larger file.
-_SHARE_BYTES: Final = 32 << 20
 
 #: Columns to read and, for a struct, which of its fields (none listed: all).
 Columns = Mapping[str, Sequence[str]]
-Make = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def mapped(
-    spark: SparkSession,
-    lake: Lake,
-    name: str,
-    files: Iterable[spark_tables.File],
-    columns: Columns,
-    make: Make,
-    made: StructType | str,
-) -> DataFrame:
-    """Apply `make` in Spark tasks to `columns` of the rows in these files of table `name`. `made` is its schema."""
-    listed = [(number, json.dumps([file.name for file in share])) for number, share in enumerate(_shares(files))]
-    read = partial(_read, lake=lake, name=name, columns=columns, make=make)
-    shares = spark.createDataFrame(listed, "share INT, files STRING")
-    return shares.repartitionById(max(1, len(listed)), F.col("share")).mapInArrow(read, made)
-
-
-def picked(
-    lake: Lake, name: str, places: DataFrame, columns: Columns, make: Make, made: StructType | str, tasks: int
-) -> DataFrame:
-    """Apply `make` in `tasks` Spark tasks to `columns` of the rows of table `name` that are located at `places`.
-
-    `places` has the columns FILE and ROW of `spark_tables.read`. To find a few rows by a key, Spark reads only the key
-    and these two columns; the other columns are read here, for the rows that were found.
-    """
-    of_file = places.groupBy(spark_tables.FILE).agg(F.collect_list(spark_tables.ROW).alias("rows"))
-    read = partial(_pick, lake=lake, name=name, columns=columns, make=make)
-    return of_file.repartition(tasks, spark_tables.FILE).mapInArrow(read, made)
-
-
-def _shares(files: Iterable[spark_tables.File]) -> Iterator[list[spark_tables.File]]:
-    share: list[spark_tables.File] = []
-    # Large files first: a large one that starts last would delay the end.
-    for file in sorted(files, key=lambda file: file.size_bytes, reverse=True):
-        if share and sum(one.size_bytes for one in [*share, file]) > _SHARE_BYTES:
-            yield share
-            share = []
-        share.append(file)
-    if share:
-        yield share
-
-
-def _read(
-    batches: Iterable[pa.RecordBatch], lake: Lake, name: str, columns: Columns, make: Make
-) -> Iterator[pa.RecordBatch]:
-    files = (file for batch in batches for listed in batch.column("files").to_pylist() for file in json.loads(listed))
-    yield from make(rows for file in files for rows in rows_of(lake, all_tables()[name], file, columns))
-
-
-def _pick(
-    batches: Iterable[pa.RecordBatch], lake: Lake, name: str, columns: Columns, make: Make
-) -> Iterator[pa.RecordBatch]:
-    table, folder = all_tables()[name], lake.table_folder(name)
-    places = (
-        # Spark escapes addresses of files.
-        (folder + unquote(address).rpartition(folder)[2], np.sort(rows.values.to_numpy()))
-        for batch in batches
-        for address, rows in zip(batch.column(spark_tables.FILE).to_pylist(), batch.column("rows"), strict=True)
-    )
-    yield from make(rows for file, at in places for rows in rows_of(lake, table, file, columns, at))
 
 
 def rows_of(
@@ -113,6 +40,17 @@ def rows_of(
     with open_storage(lake.root).open(file) as stream, pq.ParquetFile(stream) as parquet:
         for rows in _stored(parquet, wanted, at):
             yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
+
+
+def selected(
+    lake: Lake, table: Table, file: str, columns: Columns, mask: Callable[[pa.RecordBatch], pa.Array]
+) -> np.ndarray[Any, Any]:
+    """The numbers of the rows of `file` that `mask` selects by `columns`, for `rows_of`."""
+    found, begin = [np.empty(0, np.int64)], 0
+    for rows in rows_of(lake, table, file, columns):
+        found.append(begin + np.flatnonzero(np.asarray(mask(rows))))
+        begin += rows.num_rows
+    return np.concatenate(found)
 
 
 def _stored(

@@ -1,6 +1,6 @@
 """Writes Arrow batches into Parquet files of tables, in their final place, for a later commit.
 
-`write` writes one file for one partition. TableFiles and `write_all` accept rows of any partitions. Each returns a
+`write` writes one file for one partition. TableFiles accepts rows of any partitions. Each returns a
 **description** per file, with the keys of TableFiles.java: `path` (relative to the table's folder), `size` in bytes,
 `modified` in milliseconds since 1970, and `stats`, Delta's statistics. `spark_tables.replace` commits files by their
 descriptions.
@@ -55,14 +55,25 @@ def write(
     return None if first is None else _write(storage, folder, table, partition, chain((first,), batches))
 
 
-def _as_defined(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`rows` with the columns of `schema`; a column that they lack is null."""
+def _as_defined(rows: pa.RecordBatch, schema: pa.Schema, times: Mapping[str, str]) -> pa.RecordBatch:
+    """`rows` with the columns of `schema`; a column that they lack is null.
+
+    `times` names columns that are computed, each with the column that has it in nanoseconds.
+    """
     there = set(rows.schema.names)
-    columns = [
-        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def column(field: pa.Field) -> pa.Array:
+        of = times.get(field.name, field.name)
+        if of not in there:
+            return pa.nulls(rows.num_rows, field.type)
+        given = rows.column(of)
+        return given.cast(field.type) if of == field.name else pc.divide(given, 1000).cast(field.type)
+
+    return pa.RecordBatch.from_arrays(list(map(column, schema)), schema=schema)
+
+
+def _times(table: Table) -> dict[str, str]:
+    return {column.name: column.time_of for column in table.columns if column.time_of}
 
 
 class _File:
@@ -72,13 +83,14 @@ class _File:
         self, storage: Storage, folder: str, table: Table, partition: Mapping[str, str], first: pa.RecordBatch
     ) -> None:
         self._schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
+        self._times = _times(table)
         self._path = "/".join(
             [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"]
         )
         with ExitStack() as opening:
             self._stream = opening.enter_context(storage.writer(f"{folder}/{self._path}"))
             how = {
-                **_encoding(_as_defined(first, self._schema)),
+                **_encoding(_as_defined(first, self._schema, self._times)),
                 "write_statistics": list(table.stats),
                 "store_schema": False,
             }
@@ -87,7 +99,11 @@ class _File:
 
     def add(self, group: pa.RecordBatch | pa.Table) -> None:
         """Write a row group. A Table must have the file's columns already; a batch is converted to them."""
-        rows = group if isinstance(group, pa.Table) else pa.Table.from_batches([_as_defined(group, self._schema)])
+        rows = (
+            group
+            if isinstance(group, pa.Table)
+            else pa.Table.from_batches([_as_defined(group, self._schema, self._times)])
+        )
         self._writer.write_table(rows.select(self._schema.names), row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
@@ -128,6 +144,7 @@ class TableFiles:
     def __init__(self, storage: Storage, folder: str, table: Table) -> None:
         self._storage, self._folder, self._table = storage, folder, table
         self._schema = arrow_types.schema(table)
+        self._times = _times(table)
         self._waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
         self._sizes: Counter[tuple[str, ...]] = Counter()
         self._open: dict[tuple[str, ...], _File] = {}
@@ -141,7 +158,7 @@ class TableFiles:
 
     def add(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         """Add rows; descriptions of the files that became complete."""
-        for piece in pieces_of(_as_defined(rows, self._schema), self._table.partition_by):
+        for piece in pieces_of(_as_defined(rows, self._schema, self._times), self._table.partition_by):
             self._waiting[piece.place].append(_lean(piece.rows))
             self._sizes[piece.place] += _filled_bytes(piece.rows.to_struct_array())
             if not self._table.order and self._sizes[piece.place] >= GROUP_BYTES:
@@ -187,16 +204,6 @@ class TableFiles:
         self._open[place].add(pa.Table.from_batches(waiting))
 
 
-def write_all(
-    storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
-) -> Iterator[dict[str, Any]]:
-    """Write rows of any partitions into files of `table`; their descriptions. See TableFiles."""
-    with TableFiles(storage, folder, table) as files:
-        for batch in batches:
-            yield from files.add(batch)
-        yield from files.finish()
-
-
 def _lean(rows: pa.RecordBatch) -> pa.RecordBatch:
     """`rows` with less memory: columns and fields that are all null share one buffer across batches."""
     columns = [_lean_column(column) for column in rows.columns]
@@ -234,11 +241,11 @@ def _filled_bytes(column: pa.Array) -> int:
 def _encoding(group: pa.RecordBatch) -> dict[str, Any]:
     """Encoding options for ParquetWriter, chosen from the first row group.
 
-    64-bit integers mostly increase or repeat; stored as differences they take half the space. Binary columns that don't
-    compress, such as hashes and signatures, are stored uncompressed.
+    64-bit integers and times mostly increase or repeat; stored as differences they take half the space. Binary columns
+    that don't compress, such as hashes and signatures, are stored uncompressed.
     """
     paths = _paths(group.schema)
-    whole = {field.name for field in group.schema if pa.types.is_int64(field.type)}
+    whole = {field.name for field in group.schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)}
     binary = (field.name for field in group.schema if pa.types.is_binary(field.type))
     plain = {name for name in binary if not _is_worth_it(group.column(name))}
     return {

@@ -38,7 +38,7 @@ from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "11"
+VERSION = "12"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.
@@ -74,7 +74,7 @@ _ORDER: Final = (
 _GIVEN: Final = ("source", "window_start", "protocol", "decoder_version")
 #: By kind the columns that the fold's rows have.
 _SCHEMAS: Final = {
-    kind: pa.schema([field for field in arrow_types.schema(all_tables()[name]) if field.name not in _GIVEN])
+    kind: pa.schema([field for field in arrow_types.given(all_tables()[name]) if field.name not in _GIVEN])
     for kind, name in _TABLE_OF.items()
 }
 #: The columns of all tables.

@@ -115,12 +115,9 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
-    def read_state(self, table: str, *, places: bool = False) -> DataFrame:
-        """The rows of `table` that may be part of the state before the spans.
-
-        With `places`, they have the columns FILE and ROW of `spark_tables.read`.
-        """
-        return spark_tables.read(self.spark, self.lake, table, self.alive(), places=places)
+    def read_state(self, table: str) -> DataFrame:
+        """The rows of `table` that may be part of the state before the spans."""
+        return spark_tables.read(self.spark, self.lake, table, self.alive())
 
     def alive(self) -> list[Span]:
         """The windows that the state before the spans is in: from the oldest with living rows to the one before."""

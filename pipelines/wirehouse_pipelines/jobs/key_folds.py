@@ -3,7 +3,7 @@
 A KeyFold is created per key, from the key's state at the end of the window before. It takes the rows of one window
 after another, returns rows of gold, and at the end of each window its new state. `stage` declares a stage of such
 folds: a task reads one key after another as a stream of Arrow batches. It holds one fold and some of the rows made,
-never all rows of a key. `by_key` does the same with Spark's frames, for jobs that aren't made of stages yet.
+never all rows of a key.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.delta.batches import Piece, pieces_of
@@ -107,47 +103,6 @@ def _fold(
     for made in fold_batches(rows, keys, start, alive):
         for table in pc.unique(made.column(TABLE)).to_pylist():
             yield table, made.filter(pc.equal(made.column(TABLE), table))
-
-
-def by_key(
-    work: Work,
-    state_table: str,
-    told: DataFrame,
-    order: Sequence[str],
-    start: Start,
-    schema: pa.Schema,
-    *,
-    horizon_ns: Callable[[Source], int],
-    keys: Sequence[str] = KEYS,
-    mine: str = "true",
-) -> DataFrame:
-    """Fold the rows of `told` by key; the rows that folds return, computed once.
-
-    `told` has the columns `keys`, window_start and those that the fold reads, but no `state`. The columns of `keys` are
-    never null and include source. Rows of a key are folded by window and `order`, whose last columns break ties. The
-    result has the columns `keys`, window_start and `schema`.
-
-    The state of a key is in the column `state` of its newest living row in `state_table`; `mine` is a SQL condition
-    that selects this fold's rows there. The rows with `carried_from` are the table's clock, for `horizon_ns`: a key
-    that was silent for longer starts without state.
-    """
-    newest = Window.partitionBy(*keys).orderBy(F.desc("window_start"))
-    if work.before:
-        carried = (
-            work.read_state(state_table)
-            .where(f"carried_from IS NULL AND ({mine})")
-            .withColumn("rank", F.row_number().over(newest))
-            .where("rank = 1 AND state IS NOT NULL")
-            .select(*keys, "state", F.col("window_start").alias("told_in"))
-        )
-        told = told.unionByName(carried, allowMissingColumns=True)
-    else:
-        told = told.withColumns({name: F.lit(None).cast("string") for name in ("state", "told_in")})
-    # The state of a key comes first, because its window is null.
-    ordered = told.repartition(*keys).sortWithinPartitions(*keys, "window_start", *order)
-    placed = [told.schema[name] for name in (*keys, "window_start")]
-    fold = partial(fold_batches, keys=tuple(keys), start=start, alive=work.alive_before(horizon_ns))
-    return work.settle(ordered.mapInArrow(fold, StructType([*placed, *from_arrow_schema(schema).fields])))
 
 
 def fold_batches(

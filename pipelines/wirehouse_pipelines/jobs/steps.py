@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from wirehouse_pipelines import stages
-from wirehouse_pipelines.delta.spark_tables import Files
+from wirehouse_pipelines.delta.spark_tables import File, Files
 from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.stages import Fold, Stage, Written
 
@@ -32,6 +33,12 @@ def files(written: Written, tables: Sequence[str]) -> Iterator[tuple[str, Files]
     """What a job yields: each of its tables with the files that its stages wrote."""
     for table in tables:
         yield table, Files(written[table], None)
+
+
+def passed(work: Work, table: str, written: Sequence[Mapping[str, Any]]) -> list[File]:
+    """Files that a stage wrote into the folder of `table`, as input of a next stage."""
+    folder = work.lake.table_folder(table)
+    return [File(f"{folder}/{file['path']}", file["size"], file["stats"]["numRecords"]) for file in written]
 
 
 def _with_version(stage: Stage, version: str) -> Stage:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from wirehouse_pipelines.query.sql import Token, tokens
 from wirehouse_pipelines.tables import Table, all_tables
 
 #: The name of a table or view, and of one of its columns.
 Origin = tuple[str, str]
-Origins = Mapping[str, set[Origin]]
+Origins = dict[str, set[Origin]]
 _DOT, _OPENS, _CLOSES = (Token("sign", text) for text in ".()")
 
 
@@ -19,7 +19,8 @@ def origins(view: Table) -> Origins:
     Columns that only select rows (WHERE) don't count. A constant column has no origins.
     """
     assert view.view is not None, view.name
-    return _statement(list(tokens(view.view)))
+    found = _statement(list(tokens(view.view)))
+    return found | {column.name: found[column.time_of] for column in view.columns if column.time_of}
 
 
 def _statement(found: Sequence[Token]) -> Origins:

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_pipelines.delta import arrow_types, delta_tables
 from wirehouse_pipelines.lake.lake import Lake
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import DATAFUSION, Table, all_tables
 
 READING = ("SELECT", "WITH", "EXPLAIN")
 #: Keywords of statements that write. They are refused anywhere, because EXPLAIN ANALYZE and WITH can contain such.
@@ -321,7 +321,7 @@ def _register(
         return
     for name in tables_named(list(tokens(table.view))):
         _register(engine, lake, all_tables()[name], scratch, known, as_of)
-    engine.execute(f"CREATE VIEW {table.name} AS {table.view}")
+    engine.execute(f"CREATE VIEW {table.name} AS {table.statement(DATAFUSION)}")
 
 
 def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTable:

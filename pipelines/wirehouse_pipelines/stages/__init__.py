@@ -37,11 +37,26 @@ no commit names isn't part of a table. So a task that is killed, repeated or run
 never rows; upkeep removes such files when they are older than any run. An attempt returns its names when all of its
 files are complete, and the driver commits the files of one attempt per task.
 
+**Several stages.** What a stage needs of a former one is in files, too: those that it wrote for a table, or wrote in a
+table's folder only for the next stage (`Stage.passed`). Only a few rows go through the driver (`Stage.returned`).
+
 `declaration` defines what a stage is, `pieces` packs and merges, `running` runs a stage in this process or in Spark.
 None of them knows a protocol. A fold is a function of Arrow batches, so it is tested without files, tasks or a JVM.
 """
 
-from wirehouse_pipelines.stages.declaration import Fold, Input, Order, Prepare, Stage
+from wirehouse_pipelines.stages.declaration import Fold, Input, Order, Prepare, Stage, Where
 from wirehouse_pipelines.stages.running import OtherWindowError, Written, folded, run, run_here
 
-__all__ = ["Fold", "Input", "Order", "OtherWindowError", "Prepare", "Stage", "Written", "folded", "run", "run_here"]
+__all__ = [
+    "Fold",
+    "Input",
+    "Order",
+    "OtherWindowError",
+    "Prepare",
+    "Stage",
+    "Where",
+    "Written",
+    "folded",
+    "run",
+    "run_here",
+]

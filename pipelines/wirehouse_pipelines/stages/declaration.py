@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -28,6 +28,13 @@ class Order(NamedTuple):
         return (*self.key, *self.by)
 
 
+class Where(NamedTuple):
+    """Which rows of a file to read: `columns` are read first, and `mask` selects rows by them."""
+
+    columns: Mapping[str, Sequence[str]]
+    mask: Callable[[pa.RecordBatch], pa.Array]
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """Files of a table, the columns to read (for a struct, maybe only some fields), and how to prepare the rows."""
@@ -36,6 +43,8 @@ class Input:
     files: Sequence[File]
     columns: Mapping[str, Sequence[str]]
     prepare: Prepare
+    #: If few rows of large files are needed: which.
+    where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +63,6 @@ class Stage:
     beside: Sequence[tuple[str, pa.RecordBatch]] = ()
     #: Names that aren't tables: the rows that the fold returns for them are few and go to the driver, for a next stage.
     returned: Sequence[str] = ()
+    #: The same for rows that may be many: by name, a table with such columns. They are written into files in its
+    #: folder, which only a next stage reads.
+    passed: Mapping[str, str] = field(default_factory=dict)

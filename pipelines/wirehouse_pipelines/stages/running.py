@@ -101,7 +101,11 @@ def _shares(stage: Stage) -> Iterator[_Share]:
 def _read(lake: Lake, stage: Stage, share: Iterable[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
     for number, file in share:
         each = stage.inputs[number]
-        for rows in table_reader.rows_of(lake, all_tables()[each.table], file, each.columns):
+        table = all_tables()[each.table]
+        at = None if each.where is None else table_reader.selected(lake, table, file, *each.where)
+        if at is not None and not len(at):
+            continue
+        for rows in table_reader.rows_of(lake, table, file, each.columns, at):
             yield each.prepare(rows)
 
 
@@ -123,18 +127,28 @@ def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage) -> Iter
 
 def _write(lake: Lake, stage: Stage, made: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
     storage = open_storage(lake.root)
-    written: Written = {name: [] for name in (*stage.tables, *stage.returned)}
+    tables = _tables(stage)
+    written = _nothing(stage)
     with ExitStack() as opened:
         files = {
-            name: opened.enter_context(TableFiles(storage, lake.table_folder(name), all_tables()[name]))
-            for name in stage.tables
+            name: opened.enter_context(TableFiles(storage, lake.table_folder(table), all_tables()[table]))
+            for name, table in tables.items()
         }
         for name, rows in made:
             _check(name, rows, stage)
             written[name].extend(rows.to_pylist() if name in stage.returned else files[name].add(rows))
-        for name in stage.tables:
-            written[name].extend(files[name].finish())
+        for name, opened_files in files.items():
+            written[name].extend(opened_files.finish())
     return written
+
+
+def _tables(stage: Stage) -> dict[str, str]:
+    """The table of each name that files are written for."""
+    return {name: name for name in stage.tables} | dict(stage.passed)
+
+
+def _nothing(stage: Stage) -> Written:
+    return {name: [] for name in (*_tables(stage), *stage.returned)}
 
 
 def _check(table: str, rows: pa.RecordBatch, stage: Stage) -> None:
@@ -156,7 +170,7 @@ def _guarded(write: Any) -> bytes:
 
 
 def _together(stage: Stage, answers: Sequence[bytes]) -> Written:
-    found: Written = {name: [] for name in (*stage.tables, *stage.returned)}
+    found = _nothing(stage)
     for answer in map(pickle.loads, answers):
         if isinstance(answer, Exception):
             raise answer

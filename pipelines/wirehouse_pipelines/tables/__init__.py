@@ -13,17 +13,21 @@ struct, or the struct for all its fields; of columns of one name the first count
 another table to such a view. Columns that a part of a union lacks are null there.
 
 A log with `over: tcp` has the views of tcp_views.yaml.
+
+The YAMLs declare moments as nanoseconds since 1970, which order rows exactly. Tables of gold, and all views, have each
+moment also as a TIMESTAMP: `arrived_at` beside `arrived_at_ns`, `ts_at` beside `ts_ns`. Tables store it, and views
+compute it, each engine by an expression of its own. Views also have `window_begin`, the beginning of `window_start`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -31,6 +35,9 @@ from wirehouse_codecs.core.errors import WirehouseError
 
 #: A table as SQL names it.
 NAMED: Final = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
+#: The name of a column that is a moment in nanoseconds since 1970. Other columns in nanoseconds are durations.
+_MOMENT: Final = re.compile(r"(\w+_at|\w+_since|valid_from|valid_to|ts)_ns")
+WINDOW: Final = "window_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,28 @@ class Column:
     fields: tuple[Column, ...] = ()
     #: Of a view that unfolds a table: the SQL that gives the column; None for what has its name there.
     of: str | None = None
+    #: Of a time: the column that it is computed from, which is nanoseconds since 1970 or the name of a window.
+    time_of: str | None = None
 
     @property
     def ddl(self) -> str:
         """`name` TYPE COMMENT '...', for CREATE TABLE and for a Spark schema."""
         comment = self.comment.replace("\\", "\\\\").replace("'", "\\'")
         return f"`{self.name}` {self.type} COMMENT '{comment}'"
+
+
+class Dialect(NamedTuple):
+    """How an engine computes the time, to the microsecond in UTC, of a moment and of a window's beginning."""
+
+    of_moment: str
+    of_window: str
+
+
+#: The first second of a window, from its name: a day or an hour.
+_BEGIN: Final = f"CONCAT({WINDOW}, SUBSTR('T00:00:00', LENGTH({WINDOW}) - 9))"
+SPARK: Final = Dialect("timestamp_micros({} DIV 1000)", f"TRY_CAST({_BEGIN} AS TIMESTAMP)")
+_IN_UTC: Final = "arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+DATAFUSION: Final = Dialect(_IN_UTC.format("{} / 1000"), _IN_UTC.format(f"TRY_CAST({_BEGIN} AS TIMESTAMP)"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +91,8 @@ class Table:
     order: tuple[str, ...] = ()
     #: Columns of which each file keeps the least and the greatest value, by which readers pass files over.
     stats: tuple[str, ...] = ()
-    #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table.
+    #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table. It gives the
+    #: columns but for times, which `statement` adds.
     view: str | None = None
     #: Of an entity's history: the name of the view of its newest rows.
     entity: str | None = None
@@ -89,6 +113,17 @@ class Table:
     def reads(self) -> list[str]:
         """Of a view: the tables and views that its SELECT names, in its order."""
         return list(dict.fromkeys(NAMED.findall(self.view or "")))
+
+    def statement(self, dialect: Dialect) -> str:
+        """The SELECT of a view with all its columns, for an engine."""
+
+        def selected(column: Column) -> str:
+            if column.time_of is None:
+                return f"`{column.name}`"
+            how = dialect.of_window if column.time_of == WINDOW else dialect.of_moment
+            return f"{how.format(f'`{column.time_of}`')} AS `{column.name}`"
+
+        return f"SELECT {', '.join(map(selected, self.columns))} FROM ({self.view}) AS rows_of_view"
 
     @property
     def listed(self) -> bool:
@@ -121,6 +156,22 @@ def _group(groups: Groups, use: str, without: Iterable[str] = ()) -> Iterable[Co
     return columns.values()
 
 
+def _with_times(columns: Sequence[Column], *, view: bool) -> tuple[Column, ...]:
+    """`columns` with the time of each moment after it; of a view also the beginning of the window."""
+    there = {column.name for column in columns}
+    out: list[Column] = []
+    for column in columns:
+        out.append(column)
+        moment = _MOMENT.fullmatch(column.name)
+        if moment and column.type == "BIGINT":
+            name = f"{moment[1].removesuffix('_at')}_at"
+            if name not in there:
+                out.append(Column(name, "TIMESTAMP", f"`{column.name}` in UTC", time_of=column.name))
+        elif view and column.name == WINDOW:
+            out.append(Column("window_begin", "TIMESTAMP", "When the window begins, UTC", time_of=WINDOW))
+    return tuple(out)
+
+
 def _quoted(names: Iterable[str]) -> str:
     """Names for a SELECT list; in backticks, since `offset` is a keyword to one engine and not to the other."""
     return ", ".join(f"`{name}`" for name in names)
@@ -134,11 +185,12 @@ def _newest(rows: str, key: Iterable[str]) -> str:
 
 def _entity(history: Table, view: str) -> Table:
     """The view of an entity: of each key the row of its last window."""
-    names = _quoted(column.name for column in history.columns)
+    columns = [column for column in history.columns if not column.time_of]
+    names = _quoted(column.name for column in columns)
     return Table(
         name=view,
         comment=f"{history.comment.split(',')[0]}: the newest row of each.",
-        columns=history.columns,
+        columns=_with_times(columns, view=True),
         protocol=history.protocol,
         key=history.key,
         view=f"SELECT {names} FROM {_newest(history.name, history.key)}",
@@ -198,7 +250,7 @@ def _view(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) -> T
     return Table(
         name=raw["name"],
         comment=raw["comment"],
-        columns=columns,
+        columns=_with_times(columns, view=True),
         protocol=raw.get("protocol"),
         key=tuple(raw.get("key", ())),
         view=" UNION ALL ".join(parts),
@@ -266,8 +318,11 @@ def all_tables() -> dict[str, Table]:
         if "unfold" in raw or "union" in raw:
             tables[raw["name"]] = _view(raw, groups, tables)
             continue
+        columns = _columns(raw["columns"], groups)
+        if "view" in raw or (raw["name"].startswith("gold.") and not raw.get("internal")):
+            columns = _with_times(columns, view="view" in raw)
         fields = raw | {
-            "columns": _columns(raw["columns"], groups),
+            "columns": columns,
             **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order", "stats")},
         }
         table = Table(**fields)

@@ -32,7 +32,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Prepare, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "8"
+VERSION = "9"
 LOG: Final = "silver.wallaroo"
 SESSIONS: Final = "gold.wallaroo_sessions_history"
 STREAMS: Final = "gold.wallaroo_streams_history"
@@ -47,7 +47,7 @@ RESUMED: Final = "resumed"
 _ENTITY: Final = ("source", "window_start", "connection_id")
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 _ENDPOINTS: Final = ("community_id", "client_address", "client_port", "server_address", "server_port", "dialect")
-_TYPES: Final = {name: arrow_types.schema(all_tables()[name]) for name in (LOG, *OUTPUTS)}
+_TYPES: Final = {name: arrow_types.given(all_tables()[name]) for name in (LOG, *OUTPUTS)}
 #: First part of the keys of an instance's streams; the others are those of `correlation.sessions`.
 _STREAM_KEY: Final = "progress"
 
@@ -250,7 +250,7 @@ class _Judged(KeyFold):
         return pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_COMPARED)
 
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Where a stream stood, and how many of its messages were sent again.
 _STREAM_CODEC: Final = SnapshotCodec(tuple[Followed, int], what="stream of an instance", version=SNAPSHOT_VERSION)
 
@@ -267,7 +267,7 @@ class _Stream:
 
     def follow(self, row: Mapping[str, Any]) -> bool:
         """Take a session of the stream as it stands at the end of a window; whether it is the newest one."""
-        sent = row["stream"]["last_sent"]
+        sent = row["stream"]["highest_sent"]
         told = StreamSession(
             row["connection_id"],
             row["arrived_at_ns"],

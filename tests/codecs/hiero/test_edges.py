@@ -177,7 +177,7 @@ def reported_behind(net: Network, reported: int) -> None:
 
 def reported_by_end(net: Network, reported: int) -> None:
     known(net)
-    net.publisher().header(121).end("TIMEOUT", reported).trailers()
+    net.publisher().header(121).wait(2000).end("TIMEOUT", reported).trailers()
 
 
 def offered_again(net: Network, number: int) -> None:
@@ -190,8 +190,8 @@ def offered_again(net: Network, number: int) -> None:
 def offered_again_unaware(net: Network, unaware: bool) -> None:
     """Long after a duplicate answer, on another call of the connection: its host hadn't received the answer or had."""
     known(net)
-    first = net.publisher().header(110).duplicate(120).wait(1000)
-    first.line.round_trip_ns = 2000 * MS if unaware else 0
+    first = net.publisher().header(110).duplicate(120).wait(2000)
+    first.line.round_trip_ns = 3000 * MS if unaware else 0
     net.publisher(line=first.line).header(110).duplicate(120)
 
 
@@ -245,14 +245,14 @@ def goes_on_unaware(net: Network, unaware: bool, then: str) -> None:
 
 
 def aware_later(net: Network, after_ms: int, then: str) -> None:
-    """The publisher goes on so long after its host still hadn't received the answer, or the end."""
+    """The publisher goes on so long after the node spoke again: its host hadn't received the answer, or the end."""
     known(net)
     call = net.publisher().header(125 if then == "behind" else 121)
     (call.behind(120) if then == "behind" else call.end("TIMEOUT", 120)).wait(1000)
     call.unaware = True
     call.items(125)
     call.unaware = False
-    call.wait(after_ms - 1).items(125)
+    call.ping().wait(after_ms - 1).items(125)
     if then == "behind":
         call.wait(100).leave(120, "TOO_FAR_BEHIND")
     else:
@@ -265,12 +265,12 @@ def range_of_end(net: Network, earliest: int) -> None:
 
 def no_range(net: Network, latest: int) -> None:
     """Without an earliest block there has to be a latest one."""
-    net.publisher().block(121).ack(121).end_stream("RESET", 0, latest).half_close().trailers()
+    net.publisher().block(121).ack(121).wait(2000).end_stream("RESET", 0, latest).half_close().trailers()
 
 
 def code_after_behind(net: Network, code: str) -> None:
     known(net)
-    net.publisher().header(125).behind(120).wait(100).leave(120, code)
+    net.publisher().header(125).behind(120).wait(1000).leave(120, code)
 
 
 def after_node_end(net: Network, after_ms: int) -> None:
@@ -311,7 +311,7 @@ def skip_names(net: Network, number: int) -> None:
 
 def skip_followed(net: Network, followed: bool) -> None:
     other = net.publisher("N2").header(121)
-    call = net.publisher().header(121).skip(121).wait(100)
+    call = net.publisher().header(121).skip(121).wait(2000)
     other.rest(121).ack(121)
     if followed:
         call.ack(121)
@@ -324,7 +324,7 @@ def skip_acknowledged(net: Network, number: int) -> None:
     other = net.publisher("N2").block(number)
     call = net.publisher()
     other.ack(number)
-    call.ack(number).header(121).skip(121).wait(100).leave(number)
+    call.ack(number).header(121).skip(121).wait(2000).leave(number)
     other.leave(number)
 
 
@@ -339,7 +339,7 @@ def header_after_resend(net: Network, number: int) -> None:
     other = net.publisher("N2").header(121)
     call = net.publisher().header(121).skip(121)
     other.leave(120, "RESET")
-    call.resend(121).wait(100).header(number)
+    call.resend(121).wait(1000).header(number)
     if number == 121:
         call.rest(121).ack(121).leave(121)
     else:
@@ -507,16 +507,17 @@ def asks_nobody(net: Network, asks: bool) -> None:
     later(net)
 
 
-def fetches_on(net: Network, on: bool) -> None:
+def fetches_on(net: Network, after_ms: int) -> None:
+    """A block is fetched that was proven so long after the node had caught up."""
     behind_once(net, 122)
     call = fetch(net, 121, None, 140).deliver(121)
-    if on:
-        net.publisher().block(122).ack(122).leave(122)
-        call.deliver(122)
-    else:
-        call.deliver(122)
-        net.publisher().block(122).ack(122).leave(122)
-    call.cancel()
+    net.publisher().block(122).ack(122)
+    proven_ns = net.now_ns + after_ms * MS
+    other = net.publisher("N2").header(123).items(123)
+    net.now_ns = proven_ns - MS
+    other.proof(123).ack(123)
+    call.deliver(122, 123).cancel()
+    other.leave(123)
 
 
 def dropped(net: Network, whole: bool) -> None:
@@ -538,12 +539,16 @@ def source_error(net: Network, after_ms: int) -> None:
 
 
 def subscriber_untold(net: Network, after_ms: int) -> None:
-    """Blocks come so long after the last publisher failed."""
-    subscriber = net.subscriber(121).opening(121)
-    call = net.publisher().header(121)
-    call.end_stream("ERROR", 1, 120).wait(after_ms - 1)
-    subscriber.server(held(2, block(121).closing)).end_subscription("ERROR")
+    """A block is delivered that was proven so long after the last publisher failed."""
+    subscriber = net.subscriber(121)
+    call = net.publisher().header(121).end_stream("ERROR", 1, 120)
+    proven_ns = net.now_ns + after_ms * MS
+    other = net.publisher("N2").header(121).items(121)
+    net.now_ns = proven_ns - MS
+    other.proof(121).ack(121)
+    subscriber.deliver(121).cancel()
     call.half_close().trailers()
+    other.leave(121)
 
 
 def others_answered(net: Network, answered: bool) -> None:
@@ -564,9 +569,15 @@ def other_call_told(net: Network, after_ms: int) -> None:
 
 
 def other_subscriber_told(net: Network, after_ms: int) -> None:
-    subscriber = net.subscriber(121).opening(121)
+    """A block is delivered that was proven so long after the node's error."""
+    subscriber = net.subscriber(121)
+    other = net.publisher("N2").header(121).items(121).answer()
     call = net.publisher().header(121).end("ERROR", 120)
-    subscriber.wait(after_ms - 1).ending(121).end_subscription("ERROR")
+    proven_ns = net.now_ns + after_ms * MS
+    other.end("ERROR", 120)
+    net.now_ns = proven_ns - MS
+    other.proof(121).trailers()
+    subscriber.deliver(121).end_subscription("ERROR")
     call.trailers()
 
 
@@ -627,7 +638,7 @@ EDGES = [
     edge("recheck", offered_again, 111, 110),
     edge("recheck", offered_again_unaware, True, False),
     edge("recheck", offered_on, 111, 110, "A"),
-    edge("recheck", items_after_duplicate, 50, 51, "A"),
+    edge("recheck", items_after_duplicate, 999, 1000, "A"),
     edge("recheck", items_unaware, True, False, "A"),
     edge("resend_from_l1", header_after_behind, 121, 122),
     edge("resend_from_l1", header_after_behind, 121, 120),
@@ -636,22 +647,22 @@ EDGES = [
     edge("recheck", lambda net, unaware: goes_on_unaware(net, unaware, "duplicate"), True, False, "A"),
     edge("resend_from_l1", lambda net, unaware: goes_on_unaware(net, unaware, "behind"), True, False),
     edge("too_far_code", lambda net, unaware: goes_on_unaware(net, unaware, "end"), True, False),
-    edge("resend_from_l1", lambda net, after_ms: aware_later(net, after_ms, "behind"), 50, 51),
-    edge("end_last", lambda net, after_ms: aware_later(net, after_ms, "end"), 50, 51),
+    edge("resend_from_l1", lambda net, after_ms: aware_later(net, after_ms, "behind"), 999, 1000),
+    edge("end_last", lambda net, after_ms: aware_later(net, after_ms, "end"), 999, 1000),
     edge("earliest", range_of_end, 121, 122),
     edge("earliest", no_range, 121, 0),
     edge("too_far_code", code_after_behind, "TOO_FAR_BEHIND", "ERROR"),
     edge("reenter", later_header, 122, 123),
     edge("reenter", later_header, 122, 123, "A"),
     edge("reenter", later_behind, 123, 121),
-    edge("end_last", after_node_end, 50, 51),
+    edge("end_last", after_node_end, 999, 1000),
     edge("end_last", after_own_end, False, True),
     edge("ack_order", acknowledged_twice, 122, 121),
     edge("ack_order", acknowledged_before_proof, False, True),
     edge("skip_pair", skip_names, 121, 122),
     edge("skip_pair", skip_followed, True, False),
     edge("skip_pair", skip_acknowledged, 121, 120),
-    edge("skip_pair", items_after_skip, 50, 51),
+    edge("skip_pair", items_after_skip, 999, 1000),
     edge("skip_pair", header_after_resend, 121, 122),
     edge("skip_pair", resent, 122, 121),
     edge("ended_without_end_stream", half_closed, True, False),
@@ -681,14 +692,14 @@ EDGES = [
     edge("source_error_sent", subscriber_untold, 50, 51),
     edge("continue", others_answered, True, False),
     edge("continue", other_ended_after_proof, 1999, 2000),
-    edge("node_error_all", other_call_told, 300, 301),
+    edge("node_error_all", other_call_told, 2300, 2301),
     edge("node_error_subscribers", other_subscriber_told, 300, 301),
     edge("retry_after_node_error", publisher_returns, True, False),
     edge("chain", chained, 0, 1),
     edge("chain", chained, 0, 1, "A"),
     edge("gap_not_filled", fetch_gap, 127, 126),
     edge("catch_up_not_started", asks_nobody, True, False),
-    edge("catch_up_overrun", fetches_on, False, True),
+    edge("catch_up_overrun", fetches_on, 2000, 2001),
     edge("last_block_again", acknowledged, 121, 120),
     edge("ack_unoffered", unoffered, 121, 122),
     edge("subscriber_not_resumed", subscriber_returns, True, False),

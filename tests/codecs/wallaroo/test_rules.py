@@ -2,6 +2,7 @@
 
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.wallaroo.rules import (
+    ALSO_OF_A_SESSION,
     ENDS,
     FRAME_RULES,
     HABIT_RULES,
@@ -90,4 +91,5 @@ def test_every_rule_is_found_by_name_and_says_what_breaks_it_and_where() -> None
 def test_the_marks_name_rules_of_the_list() -> None:
     assert set(RULE) >= ENDS | LOSES_FRAMING | JUDGED_AFTER_END | SET_RULES
     assert LOSES_FRAMING <= ENDS
+    assert ALSO_OF_A_SESSION <= SET_RULES
     assert set(OF_HABITS) >= JUDGED_AFTER_END | SET_RULES

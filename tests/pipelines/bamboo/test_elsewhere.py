@@ -1,4 +1,7 @@
-"""Links that lead to entries of other logs, whichever of both comes first, in one run or window by window."""
+"""Links that lead to entries of other logs, whichever of both comes first, in one run or window by window.
+
+The stages run in this process, without a JVM.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, shown_row
 from wirehouse_codecs.bamboo.simulator.faulty_entries import made_log
 from wirehouse_codecs.bamboo.simulator.logs import Log, Published
 from wirehouse_codecs.bamboo.wire import yamf
+from wirehouse_pipelines import stages
 from wirehouse_pipelines.bamboo import gold
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
@@ -22,8 +26,6 @@ from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.stages import buckets
 from wirehouse_pipelines.tables import all_tables
-
-pytestmark = pytest.mark.spark
 
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 HOUR_NS = 3_600 * 10**9
@@ -64,15 +66,14 @@ def write(lake: Lake, days: Sequence[Day]) -> None:
     spark_tables.replace(lake, table.name, pa.table(buckets.with_all(told, schema)), [Span("s", DAYS)])
 
 
-def run(spark: Any, lake: Lake, *runs: Sequence[str], after: str | None = None) -> None:
+def run(lake: Lake, *runs: Sequence[str], after: str | None = None) -> None:
     """Compute gold, these windows at once each time; `after` is the last window that was computed before."""
     for windows in runs:
         spans = (Span("s", tuple(windows)),)
         before = {} if after is None else {"s": Entry("", "s", after, "", None, None, DAYS[0], 0, "", 0)}
-        work = Work(spark, lake, spans, before, ())
+        work = Work(None, lake, spans, before, ())  # type: ignore[arg-type]  # no stage asks for it
         for name, rows in gold.tables(work):
             spark_tables.replace(lake, name, rows, spans)
-        work.release()
         after = windows[-1]
 
 
@@ -91,7 +92,9 @@ def history(lake: Lake) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def make_lake(tmp_path: Path) -> Any:
+def make_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
+
     def make(name: str) -> Lake:
         return Lake(str(tmp_path / name), Windows("day", DAYS[0]), (Source("s", "bamboo", "entries", "nowhere"),))
 
@@ -99,20 +102,20 @@ def make_lake(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0)], ids=str)
-def test_it_is_found_whichever_comes_first(spark: Any, make_lake: Any, order: tuple[int, ...]) -> None:
+def test_it_is_found_whichever_comes_first(make_lake: Any, order: tuple[int, ...]) -> None:
     targets = [OTHER_LOG.entries[4], OTHER_AUTHOR.entries[4]]
     pieces: list[Day] = [BEGIN, list(map(linking, LOGS, targets)), [one.data for one in targets]]
     days = [pieces[i] for i in order]
     at_once, by_days = make_lake("once"), make_lake("days")
     write(at_once, days)
-    run(spark, at_once, DAYS)
+    run(at_once, DAYS)
     assert of_five(at_once) == {0: ("invalid", "log_id_mismatch"), 2: ("invalid", "author_mismatch")}
     write(by_days, days)
-    run(spark, by_days, *((day,) for day in DAYS))
+    run(by_days, *((day,) for day in DAYS))
     assert history(by_days) == history(at_once)
 
 
-def test_what_was_found_stays_until_the_entry_comes_that_belongs_there(spark: Any, make_lake: Any) -> None:
+def test_what_was_found_stays_until_the_entry_comes_that_belongs_there(make_lake: Any) -> None:
     target = OTHER_LOG.entries[4]
     days: list[Day] = [
         [*BEGIN, linking(LOGS[0], target), target.data],
@@ -121,28 +124,28 @@ def test_what_was_found_stays_until_the_entry_comes_that_belongs_there(spark: An
     days.append([LOGS[0].entries[4].data])
     lake, at_once = make_lake("lake"), make_lake("once")
     write(lake, days)
-    run(spark, lake, DAYS[:1], DAYS[1:2])
+    run(lake, DAYS[:1], DAYS[1:2])
     assert of_five(lake)[0] == ("invalid", "log_id_mismatch")
-    run(spark, lake, DAYS[2:], after=DAYS[1])
+    run(lake, DAYS[2:], after=DAYS[1])
     assert of_five(lake)[0] == ("invalid", "backlink_mismatch")
     write(at_once, days)
-    run(spark, at_once, DAYS)
+    run(at_once, DAYS)
     assert history(at_once) == history(lake)
 
 
-def test_a_fork_that_turns_out_to_begin_earlier_is_one_row(spark: Any, make_lake: Any) -> None:
+def test_a_fork_that_turns_out_to_begin_earlier_is_one_row(make_lake: Any) -> None:
     log, branch = made_log(3, 8), made_log(3, 4)
     other = [branch.append(b"another %d" % seq).data for seq in range(5, 9)]
     days: list[Day] = [[log.entries[seq].data for seq in range(1, 9)], other[2:], other[:2]]
     lake, at_once = make_lake("lake"), make_lake("once")
     write(lake, days)
     positions = "SELECT position FROM gold.bamboo_forks"
-    run(spark, lake, DAYS[:1], DAYS[1:2])
+    run(lake, DAYS[:1], DAYS[1:2])
     assert [int(row["position"]) for row in select(lake, positions)] == [6]
-    run(spark, lake, DAYS[2:], after=DAYS[1])
+    run(lake, DAYS[2:], after=DAYS[1])
     assert [int(row["position"]) for row in select(lake, positions)] == [5]
     write(at_once, days)
-    run(spark, at_once, DAYS)
+    run(at_once, DAYS)
     branches = "first_length, first_head, first_served_by, second_length, second_head, second_served_by"
     proofs = f"SELECT position, proof, first_hash, second_hash, {branches} FROM gold.bamboo_forks"
     assert select(at_once, proofs) == select(lake, proofs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,10 +18,12 @@ from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig, entries
 from wirehouse_codecs.bamboo.wire import signatures, yamf
 from wirehouse_codecs.bamboo.wire.entries import decode
 from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
-from wirehouse_pipelines.bamboo import signature_checks, verification_input, verification_rows
-from wirehouse_pipelines.bamboo.log_results import fold
+from wirehouse_pipelines import stages
+from wirehouse_pipelines.bamboo import signature_checks, verification
+from wirehouse_pipelines.bamboo.log_results import LogResults, fold
 from wirehouse_pipelines.bamboo.signature_checks import check
-from wirehouse_pipelines.bamboo.verification_rows import BAD, ENTRY, LOG, READ, STATE, UNSURE
+from wirehouse_pipelines.bamboo.verification_input import entry_rows
+from wirehouse_pipelines.bamboo.verification_rows import BAD, ENTRY, LOG, MOVED, STATE, UNSURE, with_following
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
@@ -66,11 +68,18 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return counted
 
 
+def judged(rows: pa.RecordBatch) -> Iterator[LogResults]:
+    """What the fold makes of rows of MOVED, in whatever order they came."""
+    stage = stages.Stage([], MOVED, verification._ORDER, lambda came: (("", rows) for rows in came), (), frozenset())
+    ordered = pa.concat_batches([rows for _, rows in stages.folded(stage, [rows])])
+    return fold(with_following(check(ordered)))
+
+
 def verified(rows: list[Row], known_logs: Sequence[Row] = ()) -> list[Row]:
     """The rows that a task returns for them, in whatever order they came."""
-    came = [dict.fromkeys(READ.names) | row for row in (*rows, *known_logs)]
+    came = [*rows, *known_logs]
     Random(1).shuffle(came)
-    results = list(fold(check(pa.RecordBatch.from_pylist(came, schema=READ))))
+    results = list(judged(pa.RecordBatch.from_pylist(came, schema=MOVED)))
     entries = [row | {"row_kind": ENTRY, "key": "log"} for one in results for row in one.entries.to_pylist()]
     return [*entries, *(row for one in results for row in one.others.to_pylist())]
 
@@ -97,7 +106,7 @@ def test_what_earlier_windows_verified_costs_no_signature(checks: list[bytes]) -
     ]
     checks.clear()
     again = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF)]
-    results = verified([*({name: row.get(name) for name in READ.names} for row in known), *again])
+    results = verified([*({name: row.get(name) for name in MOVED.names} for row in known), *again])
     assert checks == []
     assert {(row["verdict"], tuple(row["seen_from"])) for row in of_kind(results, ENTRY)} == {("valid", ("a", "b"))}
 
@@ -108,10 +117,10 @@ def test_of_a_settled_log_few_entries_come_in_again() -> None:
     known = [row | {"window_start": None} for row in of_kind(before, ENTRY)]
     few = [row for row in known if row["seq"] in wanted]
     assert len(few) == len(wanted) < 10
-    logs = [{name: row.get(name) for name in READ.names} | {"window_start": None} for row in of_kind(before, LOG)]
+    logs = [{name: row.get(name) for name in MOVED.names} | {"window_start": None} for row in of_kind(before, LOG)]
     new = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF[14:])]
     by_few, by_all = (
-        verified([*({name: row.get(name) for name in READ.names} for row in rows), *new], known_logs=results)
+        verified([*({name: row.get(name) for name in MOVED.names} for row in rows), *new], known_logs=results)
         for rows, results in ((few, logs), (known, []))
     )
     for what in (ENTRY, LOG, STATE):
@@ -194,22 +203,17 @@ def test_payloads_are_checked_against_their_entries_where_they_are_read() -> Non
         of_file(b"", None, 5),
     ]
     names = ("source", "window_start", *(name for name, _ in PLACE))
-    schema = pa.schema([*(READ.field(name) for name in names), ("entry", ENTRY_TYPE)])
+    schema = pa.schema([*(MOVED.field(name) for name in names), ("entry", ENTRY_TYPE)])
     schema = schema.set(len(names), pa.field("entry", pa.struct([f for f in ENTRY_TYPE if f.name != "greedy"])))
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    (moved,) = verification_input.read_entries([batch], {"s": "service"})
-    read = verification_rows.with_key(moved)
-    wanted = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
-    assert read.column("payload_rule").to_pylist() == wanted
-    assert set(read.column("source").to_pylist()) == {"service"}
+    moved = entry_rows(batch, {"s": "service"})
+    mismatches = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
+    assert moved.column("payload_rule").to_pylist() == mismatches
+    assert set(moved.column("source").to_pylist()) == {"service"}
     log = f"{right.author.hex()}:0"
-    keys = read.column("key").to_pylist()
+    keys = moved.column("key").to_pylist()
     assert keys == [log, log, log, log, yamf.digest(b"\x02").hex(), yamf.digest(b"").hex()]
-    (seen,) = verification_input.lookup_rows(
-        [batch], lambda batches: verification_input.read_entries(batches, {"s": "s"})
-    )
-    assert seen.column("other_size").to_pylist() == [False, False, False, True, False, False]
-    results = [row for one in fold(check(read)) for row in one.entries.to_pylist()]
+    results = [row for one in judged(moved) for row in one.entries.to_pylist()]
     assert [(row["verdict"], row["reason"]) for row in results if row["entry_hash"] == yamf.digest(written.data)] == [
         ("valid", None)
     ]

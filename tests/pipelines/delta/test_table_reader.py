@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from functools import partial
 from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader, table_writer
-from wirehouse_pipelines.delta.spark_tables import File
 from wirehouse_pipelines.jobs.job import Span
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
@@ -68,12 +68,6 @@ def test_what_a_file_of_before_lacks_is_null(tmp_path: Path) -> None:
     assert read.schema.field("entry").type.field("seq").type == pa.decimal128(20, 0)
 
 
-def test_a_task_reads_some_small_files_or_a_large_one_and_large_ones_first() -> None:
-    sizes = [10 << 20, 10 << 20, 10 << 20, 10 << 20, 100 << 20, 1, 2]
-    shares = table_reader._shares(File(str(number), size, 1) for number, size in enumerate(sizes))
-    assert [[file.name for file in share] for share in shares] == [["4"], ["0", "1", "2"], ["3", "6", "5"]]
-
-
 def test_rows_of_some_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reader, "_BATCH_ROWS", 3)
     lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
@@ -86,26 +80,20 @@ def test_rows_of_some_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [row["byte_start"] for rows in batches for row in rows.to_pylist()] == [starts[place] for place in at]
 
 
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for rows in batches:
-        yield pa.RecordBatch.from_pydict({"file": rows.column("window_start"), "number": rows.column("byte_start")})
+def _begins(wanted: list[int], rows: pa.RecordBatch) -> pa.Array:
+    return pc.is_in(rows.column("byte_start"), pa.array([100 + at for at in wanted], pa.int64()))
 
 
-def test_rows_that_spark_found_are_read_at_their_places(spark: Any, tmp_path: Path) -> None:
-    root = tmp_path / "silver of 5 and é"
-    lake, storage, written = Lake(str(root), Windows("day", DAYS[0])), LocalStorage(str(root)), []
-    for number, day in enumerate(DAYS):
-        rows = [{"byte_start": 10 * number + one} for one in range(10)]
-        batch = pa.RecordBatch.from_pylist(rows, schema=arrow_types.schema(TABLE))
-        partition = {"source": "a", "window_start": day, "row_kind": "entry"}
-        written.append(table_writer.write(storage, lake.table_folder(NAME), TABLE, partition, [batch]))
-    spark_tables.replace(lake, NAME, spark_tables.Files([file for file in written if file], None), [Span("a", DAYS)])
-    for condition in ("byte_start IN (3, 4, 19, 20)", "byte_start < 0"):
-        found = spark_tables.read(spark, lake, NAME, [Span("a", DAYS)], places=True).where(condition)
-        columns = {"window_start": (), "byte_start": ()}
-        picked = table_reader.picked(lake, NAME, found, columns, _numbers, "file STRING, number BIGINT", 2)
-        there = sorted((row.window_start, row.byte_start) for row in found.collect())
-        assert sorted((row.file, row.number) for row in picked.collect()) == there
+def test_rows_are_selected_by_few_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_BATCH_ROWS", 3)
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    file = f"{lake.table_folder(NAME)}/source=a/window_start={DAYS[0]}/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    starts = [100 + number for number in range(20)]
+    parquet.write_table(pa.table({"byte_start": starts}), tmp_path / file, row_group_size=7)
+    for wanted in ([], [0], [2, 3, 7, 19], list(range(20))):
+        at = table_reader.selected(lake, TABLE, file, {"byte_start": (), "source": ()}, partial(_begins, wanted))
+        assert at.tolist() == wanted
 
 
 def test_a_group_that_packs_well_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

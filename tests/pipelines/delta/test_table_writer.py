@@ -37,7 +37,9 @@ def test_rows_of_several_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(table_writer, "WAITING_BYTES", waiting)
     lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
     batches = pa.Table.from_pylist(ROWS, schema=arrow_types.schema(TABLE)).to_batches(max_chunksize=3)
-    written = list(table_writer.write_all(LocalStorage(str(tmp_path)), lake.table_folder(NAME), TABLE, batches))
+    with table_writer.TableFiles(LocalStorage(str(tmp_path)), lake.table_folder(NAME), TABLE) as open_files:
+        written = [file for batch in batches for file in open_files.add(batch)]
+        written += open_files.finish()
     assert len(written) == files
     assert sum(file["stats"]["numRecords"] for file in written) == len(ROWS)
     for file in written:

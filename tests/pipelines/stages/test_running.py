@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
 from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
 from wirehouse_pipelines.delta.spark_tables import Files
-from wirehouse_pipelines.jobs.job import Span
+from wirehouse_pipelines.jobs import steps
+from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
-from wirehouse_pipelines.stages import Input, Order, OtherWindowError, Stage, running
+from wirehouse_pipelines.stages import Input, Order, OtherWindowError, Stage, Where, running
 from wirehouse_pipelines.storage.storage import LocalStorage
 from wirehouse_pipelines.tables import all_tables
 
@@ -171,6 +173,42 @@ def test_files_of_another_attempt_are_no_part_of_the_table(lake: Lake) -> None:
     assert there == {file["path"] for file in (*first[TO], *second[TO])}
     named = {file.name for file in spark_tables.files(lake, TO, [SPAN])}
     assert named == {f"{lake.table_folder(TO)}/{file['path']}" for file in second[TO]}
+
+
+def test_only_the_wanted_rows_of_a_file_are_prepared(lake: Lake) -> None:
+    write(lake, ROWS)
+    seen: list[bytes] = []
+
+    def spied(rows: pa.RecordBatch) -> pa.RecordBatch:
+        seen.extend(rows.column("flow").to_pylist())
+        return rows
+
+    declared = stage(lake)
+    where = Where({"flow": ()}, lambda rows: pc.equal(rows.column("flow"), b"007"))
+    (read,) = declared.inputs
+    written = stages.run_here(lake, replace(declared, inputs=[replace(read, prepare=spied, where=where)]))
+    assert seen == [row["flow"] for row in ROWS if row["flow"] == b"007"]
+    assert committed(lake, written) == [row for row in wanted() if row[0] == b"007"]
+
+
+def test_a_next_stage_reads_what_one_passes_on_and_no_table_has_it(lake: Lake) -> None:
+    write(lake, ROWS)
+
+    def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for name, rows in counting(batches):
+            yield name, rows.slice(0, 1)
+            yield "rest", rows.slice(1)
+
+    first = stages.run_here(lake, replace(stage(lake), fold=passing, passed={"rest": TO}))
+    flows = {row["flow"] for row in ROWS if row["flow"]}
+    assert len(committed(lake, first)) == len(flows)
+    work = Work(None, lake, (SPAN,), {}, ())  # type: ignore[arg-type]  # no stage asks for it
+    read = Input(TO, steps.passed(work, TO, first["rest"]), dict.fromkeys(MADE.names, ()), lambda rows: rows)
+    assert sum(file.rows for file in read.files) == len(wanted()) - len(flows)
+    told = replace(stage(lake), inputs=[read], schema=MADE, fold=lambda batches: ((TO, rows) for rows in batches))
+    rest = committed(lake, stages.run_here(lake, told))
+    assert len(rest) == len(wanted()) - len(flows)
+    assert set(rest) < set(wanted())
 
 
 @pytest.mark.property

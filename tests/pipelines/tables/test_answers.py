@@ -437,7 +437,12 @@ def test_a_race_has_several_publishers(lake: Lake) -> None:
     write(
         lake,
         "gold.hiero_decisions_history",
-        header | {"call": "1", "byte_end": 5, "publisher": "A", "offered": 7, "actual": "skip", "arrived_at_ns": 30},
+        header
+        | {"call": "1", "byte_end": 5, "publisher": "A", "offered": 7, "actual": "skip", "arrived_at_ns": 30}
+        | {"skip_obeyed": True, "resend_obeyed": True},
+        header
+        | {"call": "4", "byte_end": 5, "publisher": "C", "offered": 7, "actual": "skip", "arrived_at_ns": 35}
+        | {"skip_obeyed": False},
         header
         | {"call": "2", "byte_end": 5, "publisher": "B", "offered": 7, "actual": "accepted", "arrived_at_ns": 20},
         header
@@ -449,13 +454,16 @@ def test_a_race_has_several_publishers(lake: Lake) -> None:
         header | {"call": "3", "byte_end": 5, "publisher": "B", "offered": 8, "arrived_at_ns": 60, "node": "m"},
     )
     (race,) = rows(lake, "SELECT * FROM gold.hiero_races")
-    assert (race["block_number"], race["node"], race["publishers"], race["won_by"]) == (7, "n", 2, "B")
+    assert (race["block_number"], race["node"], race["publishers"], race["won_by"]) == (7, "n", 3, "B")
     assert [(one["at_ns"], one["publisher"], one["answer"]) for one in race["offered_by"]] == [
         (20, "B", "accepted"),
         (30, "A", "skip"),
+        (35, "C", "skip"),
         (40, "A", "accepted"),
     ]
-    assert (race["skipped"], race["resent"], race["first_at_ns"], race["last_at_ns"]) == (1, 0, 20, 40)
+    assert (race["skipped"], race["resent"], race["first_at_ns"], race["last_at_ns"]) == (2, 0, 20, 40)
+    # One of those that were told didn't stop.
+    assert (race["skip_obeyed"], race["resend_obeyed"]) == (False, True)
 
 
 def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
@@ -484,9 +492,10 @@ def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
     )
     subscriptions = [{"call": call, "node": "m" if call == "5" else "n", "opened_at_ns": 1} for call in "345"]
     write(lake, "gold.hiero_subscriptions_history", *subscriptions)
-    names = ("block_number", "sending_ns", "verifying_ns", "delivering_ns")
+    write(lake, "gold.hiero_blocks_history", {"block_number": 7, "item_bytes": 300}, {"block_number": 9})
+    names = ("block_number", "bytes", "sending_ns", "verifying_ns", "delivering_ns")
     told = rows(lake, f"SELECT {', '.join(names)} FROM gold.hiero_latencies ORDER BY block_number")
-    assert [tuple(row[name] for name in names) for row in told] == [(7, 30, 40, 4), (8, None, None, None)]
+    assert [tuple(row[name] for name in names) for row in told] == [(7, 300, 30, 40, 4), (8, None, None, None, None)]
 
 
 def series_of(calls: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:

@@ -37,7 +37,12 @@ def rows(day: int, connection: bytes, ids: tuple[int, ...], last: int) -> list[d
     return [
         common | {"row_kind": "connection", "connection": {"client_port": connection[0]}},
         common | {"row_kind": "session", "session": {"worker": "w", "started_at_ns": connection[0], **NAMES}},
-        common | stream | {"row_kind": "stream", "stream": {"state": "open", "last_sent": Decimal(last), **NAMES}},
+        common
+        | stream
+        | {
+            "row_kind": "stream",
+            "stream": {"state": "open", "last_sent": Decimal(last), "highest_sent": Decimal(last), **NAMES},
+        },
         *(
             common | stream | {"row_kind": "message", "message": {"kind": "MESSAGE", "message_id": Decimal(number)}}
             for number in ids
@@ -83,6 +88,16 @@ def test_what_was_sent_again_is_counted_however_windows_are_run(lake: Lake, step
     assert found == [
         (DAYS[day], connection, *map(Decimal, (last, previous)), n) for day, connection, last, previous, n in WANTED
     ]
+
+
+def test_what_was_sent_before_is_the_greatest_id_not_the_last_one(lake: Lake) -> None:
+    """Ids of the text may come in any order."""
+    first, second = rows(0, b"\1", (20, 10), 10), rows(1, b"\2", (15, 25), 25)
+    first[2]["stream"]["highest_sent"] = Decimal(20)
+    spark_tables.replace(lake, gold.LOG, pa.Table.from_pylist([*first, *second], schema=TYPES), [Span("a", DAYS)])
+    _run(lake, DAYS, None)
+    told = select(lake, "SELECT last_sent, previous_last_sent, replayed FROM gold.wallaroo_stream_progress")
+    assert [tuple(row.values()) for row in told] == [(25, 20, 1)]
 
 
 def test_sessions_have_the_endpoints_of_their_connection(lake: Lake) -> None:

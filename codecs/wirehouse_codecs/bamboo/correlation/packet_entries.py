@@ -2,8 +2,8 @@
 
 Signatures are checked as entries come, once for each distinct entry. Findings that follow from a signature (invalid
 data from a safe sender, missing or wrong apologies) are emitted at once. Links, forks and verdicts come at the end,
-when all entries are known. Until then the entries are held, about 1 KB each. The pipeline does the same in Spark
-(`pipelines/bamboo/verification.py`, `gold.py`).
+when all entries are known. Until then the entries are held, about 1 KB each. The pipeline does the same in stages
+(`verification.py` and `sent_metadata.py` of `pipelines/bamboo`).
 """
 
 from __future__ import annotations

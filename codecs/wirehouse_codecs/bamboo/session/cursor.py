@@ -309,9 +309,12 @@ class Cursor:
         self.last, self.sent = last, sent
 
     def ends_unknown(self, size: int | None) -> bool:
-        """Whether it is within a payload of unknown size, which may have ended here."""
+        """Whether it is within a payload that may have ended here: nobody knew its size when its bytes came.
+
+        Metadata of another proposal may have shown the size since then.
+        """
         begun = self.piece is not None and self.piece.is_payload and self.last is Sent.PREFIX
-        return begun and size is None and not self.lost
+        return begun and (size is None or self.at >= size) and not self.lost
 
     def retract(self) -> None:
         """Move back to what was sent last, or to the first piece after it if the plan no longer has it."""

@@ -148,8 +148,9 @@ class DataTurn:
         for version in self._half.versions:
             cursor = version.cursor
             cursor.lost |= cursor.leaves and not isinstance(packet, Apology)
-            if cursor.piece is not None and cursor.ends_unknown(self._entries.size_of(cursor.piece.seq)):
-                if isinstance(packet, Metadata):
+            size = None if cursor.piece is None else self._entries.size_of(cursor.piece.seq)
+            if cursor.ends_unknown(size):
+                if isinstance(packet, Metadata) or (isinstance(packet, Notify) and size is not None):
                     cursor.pass_over(1)
                     self._state.release(self._half)
                 elif isinstance(packet, Notify):

@@ -61,16 +61,17 @@ class Fold(Publishers, Subscribers):
 
     def _hold(self) -> None:
         """After a silence each connection may first deliver what missing bytes held back until then."""
-        for one in self._pending:
+        for one in self._awaited:
             if one.ready_ns < self._now_ns <= one.due_ns + SILENT_NS:
                 one.held_ns = self._now_ns + HELD_NS
 
     def _judge_due(self) -> None:
-        for one in [one for one in self._pending if one.ready_ns < self._now_ns]:
+        for one in [one for one in self._awaited if one.ready_ns < self._now_ns]:
             # What is due again may be so by now.
             while one.due_ns and one.ready_ns < self._now_ns:
                 one.due_ns = _JUDGED[one.kind](self, one)
-        self._pending = [one for one in self._pending if one.due_ns]
+            if not one.due_ns:
+                self._awaited.remove(one)
         self._set_due()
 
     def end_window(self, end_ns: int) -> list[Told]:
@@ -92,7 +93,7 @@ class Fold(Publishers, Subscribers):
             self._open_publisher(call, event)
         elif call.service == Service.SUBSCRIBE:
             self._resume(call, event, Service.SUBSCRIBE, call.client)
-            self._drop("subscriber_not_resumed", who=call.client)
+            self._drop_of("subscriber_not_resumed", call.client)
         elif call.service == Service.STATUS:
             self._ask(call)
 
@@ -117,7 +118,7 @@ class Fold(Publishers, Subscribers):
             return
         # What comes after the end of a capture is not known.
         for kind in ("node_error_subscribers", "source_error_sent"):
-            self._drop(kind, call=call.call)
+            self._drop(kind, call)
         if not lost:
             self._end(call, event, told["how"])
             if call.cause is None and call.code is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from wirehouse_codecs.hiero.correlation.awaited import Awaited
 from wirehouse_codecs.hiero.correlation.events import Event, Where
 from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, Found, Told
 from wirehouse_codecs.hiero.correlation.state import (
@@ -36,7 +36,6 @@ MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
 #: Blocks whose hashes and rows are remembered: those that were seen first of all go first.
 MOST_BLOCKS: Final = 1_024
-MOST_PENDING: Final = 4_096
 #: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
 MOST_WAITING: Final = 256
 #: What stands behind missing bytes of a connection that goes on is held back for less.
@@ -49,7 +48,7 @@ GAP_NS: Final = 60 * 10**9
 CLOCKS_NS: Final = 2 * 10**9
 NEVER: Final = 1 << 63
 #: A client is awaited.
-_RETURNS: Final = frozenset({"retry_after_node_error", "subscriber_not_resumed"})
+_RETURNS: Final = ("retry_after_node_error", "subscriber_not_resumed")
 
 
 class Known:
@@ -63,7 +62,7 @@ class Known:
         self._nodes: OrderedDict[str, Node] = OrderedDict()
         self._attempts: OrderedDict[str, Attempts] = OrderedDict()
         self._blocks: dict[int, Block] = {}
-        self._pending: list[Pending] = []
+        self._awaited = Awaited()
         self._now_ns = 0
         #: When the last event came.
         self._heard_ns = 0
@@ -108,13 +107,10 @@ class Known:
 
     def _come_back(self, call: Call) -> None:
         """A call whose beginning isn't known may be what is awaited of its client, whoever it says to be."""
-        left = []
-        for one in self._pending:
+        for one in self._awaited.of(*_RETURNS):
             ended = self._calls.get(one.call or "")
-            same = one.who in (call.publisher, call.client) or (ended is not None and ended.client == call.client)
-            if one.kind not in _RETURNS or not same:
-                left.append(one)
-        self._pending = left
+            if one.who in (call.publisher, call.client) or (ended is not None and ended.client == call.client):
+                self._awaited.remove(one)
 
     def _is_over(self, call: Call, now_ns: int) -> bool:
         """Nothing can come of the call any more."""
@@ -238,7 +234,8 @@ class Known:
         counts = not (call.acknowledged or call.partial or event.is_late)
         if not counts:
             attempts.gaps.clear()
-        failed = call.refused or call.error or broken
+        # Only after Behind, and after errors, publishers have to come back ever later.
+        failed = call.behind or call.error or broken
         attempts.failed_ns = event.at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:
@@ -252,18 +249,18 @@ class Known:
         if node.acked is not None and number <= node.acked:
             return
         node.acked = number
-        before = at_ns - self._options.in_flight_ns
-        old = [rise for rise in node.rises if rise[0] <= before]
-        node.rises = [*old[-1:], *(rise for rise in node.rises if rise[0] > before), (at_ns, number)][-MOST_WAITING:]
+        node.rises = [*node.rises, (at_ns, number)][-MOST_WAITING:]
 
     def _end_catch_up(self, node: Node, at_ns: int) -> None:
         catch_up = node.catch_up
         if catch_up is None:
             return
-        catch_up.ended_ns = at_ns
+        catch_up.ended_ns = node.caught_up_ns = at_ns
         self._catch_ups.append(catch_up_row(node, catch_up))
         node.catch_up = None
-        self._drop("catch_up", node=node.name)
+        for one in self._awaited.of("catch_up"):
+            if one.node == node.name:
+                self._awaited.remove(one)
 
     def _block(self, number: int, where: Where) -> Block:
         block = self._blocks.get(number)
@@ -278,37 +275,41 @@ class Known:
     # What is awaited
 
     def _await(self, pending: Pending) -> None:
-        same = (pending.kind, pending.call, pending.node, pending.number)
-        known = any((one.kind, one.call, one.node, one.number) == same for one in self._pending)
-        if known or len(self._pending) >= MOST_PENDING:
-            return
-        self._pending.append(pending)
-        self._due_ns = min(self._due_ns, pending.due_ns)
+        if self._awaited.add(pending):
+            self._due_ns = min(self._due_ns, pending.due_ns)
 
-    def _drop(self, kind: str, *, call: str | None = None, who: str | None = None, node: str | None = None) -> None:
-        """It came."""
-        if not self._pending:
-            return
-        self._pending = [
-            one
-            for one in self._pending
-            if one.kind != kind
-            or (call is not None and one.call != call)
-            or (who is not None and one.who != who)
-            or (node is not None and one.node != node)
-        ]
+    def _drop(self, kind: str, call: Call) -> None:
+        """It came on the call, or the call ended."""
+        for one in self._awaited.of_call(kind, call.call):
+            self._awaited.remove(one)
+
+    def _drop_of(self, kind: str, who: str | None) -> None:
+        """The publisher or subscriber came."""
+        for one in self._awaited.of(kind):
+            if who is None or one.who == who:
+                self._awaited.remove(one)
 
     def _set_due(self) -> None:
-        self._due_ns = min((one.ready_ns for one in self._pending), default=NEVER)
+        self._due_ns = min((one.ready_ns for one in self._awaited), default=NEVER)
 
-    def _judge_after(self, call: Call, kind: str, event: Event) -> None:
-        """The call goes on after the node's own error, when it was to be told."""
+    def _judge_after(self, call: Call, kind: str, event: Event, since_ns: int) -> None:
+        """The call goes on after the node's own error, when it was to be told.
+
+        The node didn't say this before `since_ns`. What it had said before may still be on its way.
+        """
         if event.is_late:
             return
-        for pending in [one for one in self._pending if one.kind == kind and one.call == call.call]:
-            if event.at_ns > pending.where.arrived_at_ns + self._options.node_error_ns:
+        for pending in self._awaited.of_call(kind, call.call):
+            if since_ns > pending.where.arrived_at_ns + self._options.node_error_ns:
                 self._find(kind, event.where, f"the call goes on: {pending.message}", call)
-                self._pending.remove(pending)
+                self._awaited.remove(pending)
+
+    def _published_ns(self, number: int | None) -> int:
+        """When a captured publisher brought the block, whole or at least its header; 0 = nobody knows."""
+        block = None if number is None else self._blocks.get(number)
+        if block is None or not block.publishers:
+            return 0
+        return block.first_ns if block.proof_ns is None else block.proof_ns
 
     def _judge_never(self, pending: Pending) -> int:
         self._find_awaited(pending.kind, pending, pending.message, pending.number)
@@ -323,23 +324,14 @@ class Known:
 
     def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
         """All calls that were seen have ended. Of others the first bytes may be held back."""
-        for pending in self._pending:
-            if pending.needs is not None and pending.node == node:
+        for pending in self._awaited.unproven(node):
+            if not pending.proven:
                 pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
-        self._set_due()
-
-    def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: Callable[[Pending], bool]) -> None:
-        for pending in [one for one in self._pending if one.needs is not None and over(one)]:
-            if not found(pending):
-                self._pending.remove(pending)
-                continue
-            # A hole of another call that isn't known yet may hold the proof that came in time.
-            pending.needs, pending.due_ns = None, min(pending.due_ns, at_ns + HELD_NS)
-            self._due_ns = min(self._due_ns, pending.due_ns)
+                self._due_ns = min(self._due_ns, pending.ready_ns)
 
     def _judge_unproven(self, pending: Pending) -> int:
         """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
-        if pending.needs is not None:
+        if not pending.proven and pending.needs is not None:
             patience_ns = self._options.patience_ns
             calls = [
                 call
@@ -406,7 +398,7 @@ class Known:
         """The state as text, after `end_window`."""
         calls, nodes = list(self._calls.values()), list(self._nodes.values())
         numbers = (self._now_ns, self._heard_ns)
-        return CODEC.write(ServiceState(*numbers, calls, nodes, self._attempts, self._blocks, self._pending))
+        return CODEC.write(ServiceState(*numbers, calls, nodes, self._attempts, self._blocks, list(self._awaited)))
 
     def _restore(self, state: ServiceState) -> None:
         self._now_ns, self._heard_ns = state.now_ns, state.heard_ns
@@ -414,7 +406,7 @@ class Known:
         self._active.update(self._calls)
         self._nodes.update((node.name, node) for node in state.nodes)
         self._attempts.update(state.attempts)
-        self._blocks, self._pending = state.blocks, state.pending
+        self._blocks, self._awaited = state.blocks, Awaited(state.pending)
         self._set_due()
 
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
-from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, HELD_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
-from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Decision, Early, Node, Pending, Proof
+from wirehouse_codecs.hiero.correlation.state import (
+    Attempts,
+    Call,
+    CatchUp,
+    Decision,
+    Early,
+    Node,
+    Pending,
+    Proof,
+    Told,
+)
+from wirehouse_codecs.hiero.log.pauses import PAUSE_NS
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session.steps import after, fits
+from wirehouse_codecs.hiero.session.steps import ANSWER_NS, after, fits
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
@@ -24,8 +37,6 @@ TOLERANT_GROWTH: Final = 0.95
 #: From here on a gap need not grow: publishers have a cap.
 CAP_NS: Final = 30 * 10**9
 GAPS: Final = 3
-#: A node verifies a block before it answers: a publisher that ends its call sooner after a proof didn't wait for that.
-ANSWER_NS: Final = 2 * 10**9
 _PUBLISHER_ERRORS: Final = frozenset({"TIMEOUT", "ERROR"})
 
 
@@ -33,7 +44,7 @@ class Publishers(Known):
     """Calls of publishers."""
 
     def _open_publisher(self, call: Call, event: Event) -> None:
-        self._drop("retry_after_node_error", who=call.publisher)
+        self._drop_of("retry_after_node_error", call.publisher)
         self._resume(call, event, Service.PUBLISH, call.publisher)
         attempts = self._attempts_of(call)
         attempts.last_call = call.call
@@ -56,10 +67,7 @@ class Publishers(Known):
 
     def _may_have_begun_before(self, call: Call, event: Event, answer: Where) -> bool:
         """The publisher may have begun the call, or sent its header, before it read an answer on another one."""
-        same = answer.connection_id is not None and answer.connection_id == event.where.connection_id
-        # On another connection nothing says when the answer arrived.
-        within_ns = self._options.in_flight_ns if same else CLOCKS_NS
-        return event.may_lack(answer) or call.opened_ns - answer.arrived_at_ns <= within_ns
+        return event.may_lack(answer) or call.opened_ns - answer.arrived_at_ns <= CLOCKS_NS
 
     def _forget_refusals(self, call: Call) -> None:
         """A publisher that turns to a node goes on from what that one has, also if it comes back to another later."""
@@ -81,7 +89,8 @@ class Publishers(Known):
         for decision in call.decisions:
             self._settle(call, decision, "none", None, None, None)
         call.decisions.clear()
-        self._drop("node_error_all", call=call.call)
+        self._release(call, lambda told: True)
+        self._drop("node_error_all", call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
         if call.node_code is None and not call.partial:
@@ -127,6 +136,7 @@ class Publishers(Known):
         call.item_bytes += event.told["item_bytes"] or 0
         header, proof = whole(event.told["header"]), whole(event.told["proof"])
         self._use(call, event)
+        self._obey(call, event, header, proof)
         if header is not None:
             self._offer(call, event, header)
         if proof is not None:
@@ -136,19 +146,19 @@ class Publishers(Known):
         """The call is in use after a subscriber was told of a failing source."""
         if event.is_late:
             return
-        for pending in [one for one in self._pending if call.call in one.others]:
+        for pending in self._awaited.of_others(call.call):
             since_ns = event.at_ns - pending.where.arrived_at_ns
             pending.used |= since_ns > self._crossed_ns(self._node(pending.node), pending.where.arrived_at_ns)
             if since_ns > self._options.node_error_ns + CLOCKS_NS:
                 self._find_awaited(pending.kind, pending, pending.message)
-                self._pending.remove(pending)
+                self._awaited.remove(pending)
 
     def _offer(self, call: Call, event: Event, number: int) -> None:
         node = self._node(call.node)
         expected = self._expected(call, node, number)
         call.headers += 1
         call.first_header = number if call.first_header is None else call.first_header
-        call.header, call.streaming = number, True
+        call.header, call.streaming, call.behind = number, True, False
         attempts = self._attempts_of(call)
         offered_again = attempts.refused is not None and call.headers == 1 and number <= attempts.refused
         answer = attempts.refused_at
@@ -157,9 +167,9 @@ class Publishers(Known):
             self._find("recheck", event.where, shown, call, number)
         if call.headers == 1:
             attempts.refused = None
-        if self._pending:
-            unoffered = ("ack_unoffered", call.node, number)
-            self._pending = [one for one in self._pending if (one.kind, one.node, one.number) != unoffered]
+        for pending in self._awaited.of_block(call.node, number):
+            if pending.kind == "ack_unoffered":
+                self._awaited.remove(pending)
         node.offered.add(number)
         known = node.known if self._ordered(node, event.at_ns) else None
         call.decisions.append(Decision(event.where, number, known, expected, call.headers == 1))
@@ -175,6 +185,10 @@ class Publishers(Known):
         """The header came late, in the packet that released its answer: within a packet both sides have no order."""
         early, call.early = call.early, None
         if early is None or early.at_ns != event.at_ns:
+            return
+        if early.answer == "skip":
+            call.streaming &= call.header != early.number
+            self._answer(call, Event(early.answer, event.where, call.call, number=early.number), "skip")
             return
         if fits(early.answer, early.number, call.decisions[-1].number):
             answer = Event(early.answer, event.where, call.call, number=early.number, told={"meaning": early.code})
@@ -198,12 +212,16 @@ class Publishers(Known):
         call.proven += 1
         answered, call.streaming = not call.streaming, False
         node.proven.add(number)
-        self._judge_proofs(
-            lambda one: one.node == call.node and one.needs == number,
-            event.at_ns,
+        for pending in self._awaited.of_block(call.node, number):
+            if pending.proven:
+                continue
             # After missing messages what was held back comes late.
-            found=lambda one: not call.partial and self._before(one, call, event),
-        )
+            if call.partial or not self._before(pending, call, event):
+                self._awaited.remove(pending)
+                continue
+            # A hole of another call that isn't known yet may hold the proof that came in time.
+            pending.proven, pending.due_ns = True, min(pending.due_ns, event.at_ns + HELD_NS)
+            self._due_ns = min(self._due_ns, pending.ready_ns)
         if not answered:
             call.proofs = [*call.proofs, Proof(event.where, number)][-MOST_WAITING:]
             due = event.at_ns + self._options.patience_ns
@@ -228,7 +246,8 @@ class Publishers(Known):
         call.latest = whole(event.told["latest_block_number"])
         unproven = call.streaming
         ranged = call.earliest or call.latest or code in ("ERROR", "UNKNOWN")
-        if not ranged and self._has_blocks(call, node, event):
+        # What was acknowledged lately the publisher may not have read.
+        if not ranged and self._has_blocks(node, event, event.at_ns - CLOCKS_NS):
             shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
             self._find("earliest", event.where, shown, call, call.header)
         if code in _PUBLISHER_ERRORS:
@@ -258,15 +277,17 @@ class Publishers(Known):
 
     def _acknowledge(self, call: Call, event: Event) -> None:
         number = event.number or 0
-        self._judge_after(call, "node_error_all", event)
         if event.told["block_already_exists"]:
+            self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
             self._refuse(call, event, "duplicate", number)
             return
+        self._judge_after(call, "node_error_all", event, max(self._published_ns(number), event.at_ns - CLOCKS_NS))
         node = self._node(call.node)
         first = number not in node.acknowledged
         self._judge_acknowledged(call, node, event, number, first)
         call.acknowledged += 1
         call.acked = number if call.acked is None else max(call.acked, number)
+        self._release_known(call)
         attempts = self._attempts_of(call)
         attempts.behind = False
         attempts.gaps.clear()
@@ -391,7 +412,7 @@ class Publishers(Known):
         call.node_code, call.streaming = meaning or "UNKNOWN", False
         call.error |= meaning not in ("SUCCESS", DUPLICATE_CODE, BEHIND_CODE)
         self._end(call, event, "node")
-        self._drop("node_error_all", call=call.call)
+        self._drop("node_error_all", call)
         if meaning not in NODE_ERRORS:
             return
         node.error_ns = event.at_ns
@@ -418,14 +439,12 @@ class Publishers(Known):
     def _explain_source_error(self, node: str | None, at_ns: int) -> None:
         """What subscribers were told by another clock shortly before, this error had caused."""
         since_ns = at_ns - self._options.node_error_ns - CLOCKS_NS
-        self._pending = [
-            one
-            for one in self._pending
-            if one.kind != "source_error_only_if_last" or one.node != node or one.where.arrived_at_ns < since_ns
-        ]
+        for one in self._awaited.of("source_error_only_if_last"):
+            if one.node == node and one.where.arrived_at_ns >= since_ns:
+                self._awaited.remove(one)
 
     def _node_behind(self, call: Call, event: Event) -> None:
-        self._judge_after(call, "node_error_all", event)
+        self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
         self._refuse(call, event, "behind", event.number or 0)
 
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
@@ -456,6 +475,7 @@ class Publishers(Known):
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
         if number:
             self._know(node, number)
+        call.behind = answer == "behind"
         if answer == "duplicate":
             if attempts.last_call in (None, call.call):
                 # Else the publisher had begun anew before the answer.
@@ -499,6 +519,8 @@ class Publishers(Known):
             call.changed = True
             if call.service == Service.STATUS:
                 catch_up.available = call.latest
+                if call.latest is not None:
+                    catch_up.reports[call.node or ""] = call.latest
             if call.first_block is not None and call.last_block is not None:
                 node.fetched.add(call.first_block, call.last_block)
                 catch_up.fetched += call.blocks
@@ -515,10 +537,9 @@ class Publishers(Known):
             )
             attempts.distances.clear()
 
-    def _has_blocks(self, call: Call, node: Node, event: Event) -> bool:
-        """The node had verified blocks when this was said: on this call, or on another one some time before."""
-        was_known = not event.is_late and event.at_ns - node.known_ns > self._options.in_flight_ns
-        return bool(call.acked) or (bool(node.known) and was_known)
+    def _has_blocks(self, node: Node, event: Event, before_ns: int) -> bool:
+        """The node had verified blocks by then."""
+        return bool(node.known) and node.known_ns <= before_ns and not event.is_late
 
     def _judge_report(
         self,
@@ -537,12 +558,12 @@ class Publishers(Known):
         node = self._node(call.node)
         known, answer = node.known, offered is not None
         about = call.header if offered is None else offered
-        if (answer or failed) and number == 0 and self._has_blocks(call, node, event):
+        # What the node had acknowledged before the header came it knew when it answered; an end may have been delayed.
+        before = event.at_ns - CLOCKS_NS if header_ns is None else header_ns
+        if (answer or failed) and number == 0 and (call.acked or self._has_blocks(node, event, before)):
             shown = f"no block is reported, {known} is verified"
             self._find("last_known_set", event.where, shown, call, about)
             return "last_known_set"
-        # What the node had acknowledged before the header came it knew when it answered.
-        before = max(event.at_ns - self._options.in_flight_ns, header_ns or 0)
         acked = max((acked for ns, acked in node.rises if ns <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
         echo = self._options.tolerant and number == about
@@ -554,12 +575,46 @@ class Publishers(Known):
 
     def _skip_block(self, call: Call, event: Event) -> None:
         call.streaming = False
-        self._judge_after(call, "node_error_all", event)
+        self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
+        if event.number is not None:
+            call.early = Early(event.at_ns, "skip", event.number, None)
         self._answer(call, event, "skip")
 
     def _resend_block(self, call: Call, event: Event) -> None:
-        self._judge_after(call, "node_error_all", event)
+        self._judge_after(call, "node_error_all", event, _answered_ns(call, event))
+        for told in call.told:
+            if told.row.offered == event.number:
+                told.answer, told.resend, told.silent = event.where, True, True
         self._answer(call, event, "resend")
+
+    def _obey(self, call: Call, event: Event, header: int | None, proof: int | None) -> None:
+        """What the publisher says after SkipBlock or ResendBlock."""
+        for told in call.told:
+            number, answer = told.row.offered, told.answer
+            paused = event.at_ns - answer.arrived_at_ns >= PAUSE_NS
+            knew = told.silent and paused and not event.may_lack(answer)
+            told.silent = False
+            if told.resend:
+                if told.row.resend_obeyed is None and header is not None and (knew or header == number):
+                    told.row = replace(told.row, resend_obeyed=header == number)
+            elif told.row.skip_obeyed is None and not told.unsure:
+                if header not in (None, number):
+                    told.row = replace(told.row, skip_obeyed=True)
+                elif knew:
+                    told.row = replace(told.row, skip_obeyed=False)
+                else:
+                    told.unsure = number in (header, proof)
+        self._release_known(call)
+
+    def _release_known(self, call: Call) -> None:
+        """Blocks that are acknowledged aren't asked for again."""
+        acked = -1 if call.acked is None else call.acked
+        self._release(call, lambda told: told.row.offered <= acked and told.is_known)
+
+    def _release(self, call: Call, over: Callable[[Told], bool]) -> None:
+        """Nothing more is to come of what the publisher was told."""
+        self._told += [told.row for told in call.told if over(told)]
+        call.told = [told for told in call.told if not over(told)]
 
     def _answer(self, call: Call, event: Event, actual: str) -> None:
         """SkipBlock or ResendBlock settles the header that it names."""
@@ -574,7 +629,13 @@ class Publishers(Known):
             elif rule is not None:
                 self._find(rule, event.where, shown, call, event.number)
             self._settle(call, decision, actual, event.number, None, event, rule)
+            row = self._told.pop()
+            assert isinstance(row, DecisionRow)
+            call.told.append(Told(row, event.where, actual == "resend"))
         call.decisions = left
+        if len(call.told) > MOST_NAMES:
+            first = call.told[0]
+            self._release(call, lambda told: told is first)
 
     def _answered(self, call: Call, node: Node, decision: Decision, actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""
@@ -632,3 +693,9 @@ class Publishers(Known):
                 None if rule is None else RULE[rule].id,
             )
         )
+
+
+def _answered_ns(call: Call, event: Event) -> int:
+    """The node's answer wasn't said before: its packet was lost and sent again for so long, or the header came then."""
+    offered_ns = call.decisions[0].where.arrived_at_ns if call.decisions else 0
+    return max(offered_ns, event.at_ns - CLOCKS_NS)

@@ -44,6 +44,10 @@ class DecisionRow:
     #: None = it can't be told.
     legal: bool | None
     rule: str | None
+    #: After SkipBlock the publisher stopped, after ResendBlock it offered the block again; None = it wasn't told to, or
+    #: it may not have known.
+    skip_obeyed: bool | None = None
+    resend_obeyed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.correlation.events import Where
-from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
+from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
+from wirehouse_codecs.hiero.correlation.rows import Told as Row
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 MOST_RUNS: Final = 4_096
 
 
@@ -43,6 +44,24 @@ class Early(NamedTuple):
     answer: str
     number: int
     code: str | None
+
+
+@dataclass(slots=True)
+class Told:
+    """SkipBlock or ResendBlock, until it is known what the publisher did."""
+
+    #: The decision about the header of that block.
+    row: DecisionRow
+    answer: Where
+    resend: bool
+    #: The publisher has said nothing since; part of what it said since may have been written before it knew.
+    silent: bool = True
+    unsure: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """What the publisher did after SkipBlock, or that nobody will know."""
+        return self.resend or self.unsure or self.row.skip_obeyed is not None
 
 
 @dataclass(slots=True)
@@ -86,6 +105,8 @@ class Call:
     #: The highest block that was acknowledged on the call.
     acked: int | None = None
     refused: bool = False
+    #: Its last header was answered by Behind.
+    behind: bool = False
     error: bool = False
     publisher_code: str | None = None
     node_code: str | None = None
@@ -96,6 +117,7 @@ class Call:
     #: Proofs that aren't acknowledged.
     proofs: list[Proof] = field(default_factory=list)
     early: Early | None = None
+    told: list[Told] = field(default_factory=list)
     #: Of a subscriber
     start: int | None = None
     end: int | None = None
@@ -137,6 +159,8 @@ class CatchUp:
     asked: list[tuple[int, str | None, int, int | None]] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     available: int | None = None
+    #: The last block that each of the nodes reported that it asked.
+    reports: dict[str, int] = field(default_factory=dict)
     #: The node asked another for its status, or for blocks.
     started: bool = False
     fetched: int = 0
@@ -154,7 +178,7 @@ class Node:
     """What is known of a block node."""
 
     name: str
-    #: L, and how it rose lately by acknowledgements: when, to what.
+    #: L, and how it rose by the last acknowledgements: when, to what.
     known: int | None = None
     #: Since when it is known to have any block but 0.
     known_ns: int = 0
@@ -176,6 +200,8 @@ class Node:
     publisher_errors: list[tuple[int, str]] = field(default_factory=list)
     acked_ns: int | None = None
     catch_up: CatchUp | None = None
+    #: When it had caught up last.
+    caught_up_ns: int | None = None
     offered: Intervals = field(default_factory=_runs)
     proven: Intervals = field(default_factory=_runs)
     acknowledged: Intervals = field(default_factory=_runs)
@@ -253,9 +279,10 @@ class Pending:
     others: list[str] = field(default_factory=list)
     used: bool = False
     message: str = ""
-    #: The block that it is about, and the one whose proof is missing.
+    #: The block that it is about, and the one whose proof is missing; that has come, but too late.
     number: int | None = None
     needs: int | None = None
+    proven: bool = False
     #: So many bytes of the other side had its sender received, at most; None = that isn't known.
     received: int | None = None
     #: After a silence it isn't judged before then.
@@ -270,13 +297,14 @@ class Pending:
 # Rows
 
 
-def call_rows(call: Call) -> Iterator[Told]:
+def call_rows(call: Call) -> Iterator[Row]:
     """The rows of a call that changed."""
     if not call.changed:
         return
     for where, offered, known, expected, _ in call.decisions:
         about = (call.call, call.node, call.publisher, offered, known, expected)
         yield DecisionRow(where, *about, None, None, None, None, None, None)
+    yield from (told.row for told in call.told)
     if call.service == Service.PUBLISH:
         yield _session_row(call)
     elif call.service == Service.SUBSCRIBE:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, whole
@@ -42,25 +43,30 @@ class Subscribers(Known):
 
         What was said on other connections shortly before may have come after it.
         """
-        start, end, available = call.start or 0, call.end, catch_up.available
+        start, end, reports = call.start or 0, call.end, catch_up.reports
+        available = reports.get(call.node or "", min(reports.values(), default=None))
         before = at_ns - self._crossed_ns(node, at_ns)
         target = max(catch_up.offered, *(offered for ns, _, offered, _ in catch_up.attempts if ns <= before), 0)
         needed = target - 1
         asked = f"{start} to {'the end' if end is None else end}"
         reachable = needed if available is None else min(needed, available)
-        if end is not None and end < reachable:
+        # Several nodes may be asked for a part each.
+        others = [(first, last) for _, _, first, last in catch_up.asked if (first, last) != (call.start or 0, end)]
+        if end is not None and _reach(end, others) < reachable:
             return "recorded_target", f"asked is {asked}, block {target} was offered", target
         expected = {after(node.known) if node.known is not None else start, node.first_missing()}
+        expected |= {last + 1 for _, last in others if last is not None}
         if any(ns > before for ns, _ in node.rises):
             expected |= {after(acked) for _, acked in node.rises}
-        if start not in expected or (end is not None and available is not None and end != available):
+        is_end = end is None or not reports or end in reports.values() or any(first == end + 1 for first, _ in others)
+        if start not in expected or not is_end:
             shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
             return "catchup_range", shown, start
         return None
 
     def _reconsider(self) -> None:
         """What was said just now may have come before what a node asked for on another connection."""
-        for pending in [one for one in self._pending if one.kind in RANGE_RULES]:
+        for pending in self._awaited.of(*RANGE_RULES):
             call = self._calls.get(pending.call or "")
             node = None if call is None else self._nodes.get(call.asking or "")
             at_ns = pending.where.arrived_at_ns
@@ -68,32 +74,34 @@ class Subscribers(Known):
                 continue
             fault = self._range_fault(call, node, node.catch_up, at_ns)
             if fault is None or fault[0] != pending.kind:
-                self._pending.remove(pending)
+                self._awaited.remove(pending)
 
     def _server_status(self, call: Call, event: Event) -> None:
         last = call.latest = whole(event.told["last_available_block"])
         # In one packet the answer comes before the request.
         asked = self._ask(call)
         if asked is not None:
-            asked[1].available = last
+            _report(call, asked[1], last)
         if last:
             self._know(self._node(call.node), last)
 
     def _deliver(self, call: Call, event: Event) -> None:
         call.item_bytes += event.told["item_bytes"] or 0
-        self._judge_after(call, "node_error_subscribers", event)
+        # Blocks of before may wait in the node's send buffer.
+        since_ns = self._published_ns(whole(event.told["header"]))
+        self._judge_after(call, "node_error_subscribers", event, since_ns)
         if event.is_late:
             return
-        for pending in [one for one in self._pending if one.kind == "source_error_sent" and one.call == call.call]:
-            if event.at_ns > pending.where.arrived_at_ns + self._options.in_flight_ns:
+        for pending in self._awaited.of_call("source_error_sent", call.call):
+            if since_ns > pending.where.arrived_at_ns + self._options.in_flight_ns:
                 self._find("source_error_sent", pending.where, pending.message, call)
-                self._pending.remove(pending)
+                self._awaited.remove(pending)
 
     def _subscribe_status(self, call: Call, event: Event) -> None:
         meaning = event.told["meaning"] or "UNKNOWN"
         call.code = meaning
         for kind in ("node_error_subscribers", "source_error_sent"):
-            self._drop(kind, call=call.call)
+            self._drop(kind, call)
         node = self._node(call.node)
         self._end(call, event, "node")
         if meaning == "SUCCESS":
@@ -139,10 +147,17 @@ class Subscribers(Known):
         if catch_up is not None:
             catch_up.fetched += 1
             catch_up.changed = True
-        elif not call.overrun:
+        elif not call.overrun and self._goes_on_fetching(call, node, event, number):
             call.overrun = True
             shown = f"block {number} is fetched, though {node.name} has caught up"
             self._find("catch_up_overrun", event.where, shown, call, number)
+
+    def _goes_on_fetching(self, call: Call, node: Node, event: Event, number: int) -> bool:
+        """The node still wants blocks without an end, long after it had them all: of what it asked before, some may
+        have been on their way, or in a send buffer, but none that was published later."""
+        if call.end is not None or node.caught_up_ns is None:
+            return False
+        return min(event.at_ns, self._published_ns(number)) > node.caught_up_ns + CLOCKS_NS
 
     def _judge_source_error(self, pending: Pending) -> int:
         return self._judge_never(pending) if pending.used else self._wait_for_use(pending)
@@ -215,6 +230,21 @@ class Subscribers(Known):
             block.told = True
             shown = f"block {number + 1} holds {following.previous[:16]}… as the root of block {number}: it isn't"
             self._find("chain", event.where, shown, call, number + 1)
+
+
+def _report(call: Call, catch_up: CatchUp, last: int | None) -> None:
+    """The asked node reports its last block."""
+    catch_up.available = last
+    if last is not None and (call.node in catch_up.reports or len(catch_up.reports) < MOST_NAMES):
+        catch_up.reports[call.node or ""] = last
+
+
+def _reach(end: int, ranges: Sequence[tuple[int, int | None]]) -> int:
+    """The last block that is asked for without a gap, if one range ends at `end`."""
+    for first, last in sorted(ranges, key=itemgetter(0)):
+        if first <= end + 1:
+            end = max(end, OPEN if last is None else last)
+    return end
 
 
 def _pairs(counts: Any) -> Iterable[tuple[str, int]]:

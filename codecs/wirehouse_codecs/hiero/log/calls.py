@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.call_blocks import CallBlocks, hashes_of, number_of
 from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID, CallRows
+from wirehouse_codecs.hiero.log.pauses import Pauses
 from wirehouse_codecs.hiero.log.rows import (
     CLOSED,
     COUNTED,
@@ -87,6 +88,7 @@ class CallsState(NamedTuple):
     rpcs: list[RpcState]
     lost: set[Direction]
     goes_away: dict[Direction, GoesAway]
+    pauses: Pauses
 
 
 class Calls:
@@ -109,6 +111,7 @@ class Calls:
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
+        self.pauses = Pauses()
         self._blocks = CallBlocks(self._rows, self._rpcs)
         #: Where nobody knows which side sent first what came.
         self._doubted: Place | None = None
@@ -517,6 +520,7 @@ class Calls:
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             received, late = self._rows.received(where), bool(self._rows.is_late(where))
             said = said._replace(byte_end=where.byte_end, received=received, late=late)
+            said = said._replace(written_ns=self.pauses.written_ns(where.byte_start))
         ignored, found = rpc.session.receive(said)
         missing = self._lost | self._rows.uncaptured
         if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
@@ -537,13 +541,13 @@ class Calls:
     @property
     def state(self) -> CallsState:
         """What later calls continue from."""
-        return CallsState(self._assembly.state, list(self._rpcs.values()), self._lost, self._goes_away)
+        return CallsState(self._assembly.state, list(self._rpcs.values()), self._lost, self._goes_away, self.pauses)
 
     def resume(self, state: CallsState) -> None:
         """Continue from the state of an earlier window."""
         self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, state=state.assembly)
         self._rpcs.update((rpc.number, Rpc.resumed(rpc, self._options)) for rpc in state.rpcs)
-        self._lost, self._goes_away = state.lost, state.goes_away
+        self._lost, self._goes_away, self.pauses = state.lost, state.goes_away, state.pauses
 
 
 def _is_ambiguous(message: Message) -> bool:

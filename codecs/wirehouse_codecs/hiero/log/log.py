@@ -30,7 +30,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-SNAPSHOT_VERSION: Final = 9
+SNAPSHOT_VERSION: Final = 10
 
 
 def starter(options: HieroOptions) -> Start:
@@ -102,7 +102,9 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
+        self._calls.pauses.receive(pieces, self._connection)
         self._calls.take(self._reader.receive(pieces))
+        self._calls.pauses.forget(self.unread_from(Direction.CLIENT))
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came. They may be what a call lacks that ends with them."""
@@ -115,8 +117,12 @@ class Conversation:
         self._calls.doubt(place)
 
     def close(self, closed: Closed) -> None:
-        """The connection has ended."""
-        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
+        """The connection has ended. A RST that only silence confirms may be forged: then more follows."""
+        is_doubtful = closed.how == "reset" and closed.place != self._connection.last
+        if is_doubtful:
+            self._calls.miss(closed.place)
+        is_closed = closed.how in ("fin", "reset") and not is_doubtful
+        self._calls.take(self._reader.finish(closed.place, closed=is_closed, by=closed.side))
 
     def conclude(self) -> None:
         """A row for each side whose framing grew."""

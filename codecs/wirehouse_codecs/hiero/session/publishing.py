@@ -8,7 +8,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from wirehouse_codecs.hiero.profiles import NO_BLOCK
-from wirehouse_codecs.hiero.session.steps import Broken, Effect, Said, Step, after, block_name, unknowing
+from wirehouse_codecs.hiero.session.steps import (
+    ANSWER_NS,
+    Broken,
+    Effect,
+    Said,
+    Step,
+    after,
+    block_name,
+    knowing,
+    unknowing,
+)
 from wirehouse_codecs.tcp.endpoints import Direction
 
 if TYPE_CHECKING:
@@ -16,8 +26,9 @@ if TYPE_CHECKING:
 
 #: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
 MOST_SKIPS: Final = 16
-#: Headers of a call that wait for an answer; of more the oldest is forgotten.
+#: Headers of a call that wait for an answer, and blocks that answers asked for; of more the oldest is forgotten.
 MOST_WAITING: Final = 16
+_RESET: Final = "RESET"
 _TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
 
 
@@ -78,27 +89,32 @@ def _offer(call: Call, said: Said) -> Broken:
     return []
 
 
+def _is_due(call: Call, said: Said) -> bool:
+    """The header may have been written before the last answer was read: an earlier one asked for it, or it is next."""
+    memory, number = call.memory, said.number
+    follows = memory.complete and memory.header is not None and number == memory.header + 1
+    return call.in_flight(said) and (follows or memory.missed or number in memory.wanted)
+
+
 def _offer_after_behind(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
-    reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
+    reported, is_due = memory.reported, _is_due(call, said)
     went_on = memory.went_on or unknowing(said, memory.reported_end)
     _offer(call, said)
     # 0 is also what says no number at all: the publisher doesn't know where to go on.
-    if not reported or number is None or number == after(reported) or went_on:
+    if not reported or number is None or number == after(reported) or went_on or is_due:
         return []
     if memory.acknowledged is not None and memory.acknowledged >= after(reported):
         # The header after the reported block came, and was captured late or not at all.
-        return []
-    if memory.complete and crossed and before is not None and number == before + 1:
         return []
     return [("resend_from_l1", f"after Behind({block_name(reported)}) comes the header of {number}")]
 
 
 def _offer_after_duplicate(call: Call, said: Said) -> Broken:
-    refused, number = call.memory.refused, said.number
+    refused, number, is_due = call.memory.refused, said.number, _is_due(call, said)
     went_on = call.memory.went_on or unknowing(said, call.memory.reported_end)
     _offer(call, said)
-    if refused is None or number is None or number > refused or went_on:
+    if refused is None or number is None or number > refused or went_on or is_due:
         return []
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
@@ -112,6 +128,10 @@ def _offer_after_resend(call: Call, said: Said) -> Broken:
     if memory.acknowledged is not None and memory.acknowledged >= wanted:
         return []
     return [("skip_pair", f"after ResendBlock({wanted}) comes the header of {number}")]
+
+
+def _want(call: Call, number: int) -> None:
+    call.memory.wanted = [*call.memory.wanted, number][-MOST_WAITING:]
 
 
 def _go_on(rule: str) -> Effect:
@@ -130,8 +150,9 @@ def _go_on(rule: str) -> Effect:
 def after_end(call: Call, said: Said) -> Broken:
     """Something of the publisher after the end. It is told once."""
     memory = call.memory
-    in_time = said.at_ns - max(memory.ended_ns, memory.unaware_ns) <= call.options.in_flight_ns
-    if memory.went_on or memory.missed or in_time or unknowing(said, memory.ended_end):
+    # It knows its own end.
+    crossed = memory.ended_ns and not knowing(said, memory.ended_ns, call.options.in_flight_ns)
+    if memory.went_on or memory.missed or crossed or unknowing(said, memory.ended_end):
         return []
     memory.went_on = True
     shown = f"{said.input} while the call is {call.state}"
@@ -156,7 +177,9 @@ def _end_unproven(call: Call, said: Said) -> Broken:
 def _end_stream(call: Call, said: Said) -> Broken:
     call.memory.went_on = False
     broken = [*_range(said)]
-    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and not unknowing(said, call.memory.reported_end):
+    # Nobody resets a stream within a block, unless the block is refused. Other ends may come at any time.
+    reacts = said.code == _RESET and not call.memory.complete and not unknowing(said, call.memory.reported_end)
+    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and (reacts or not call.in_flight(said)):
         broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
     return broken
 
@@ -179,6 +202,7 @@ def _acknowledge(call: Call, said: Said) -> Broken:
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}", Direction.SERVER)]
     memory.acknowledged = number
+    _want(call, number + 1)
     return []
 
 
@@ -186,6 +210,8 @@ def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
     memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
     memory.complete = call.state is State.PROVEN
+    if said.number is not None:
+        _want(call, after(said.number))
     # Before its next header the publisher is told once that it goes on.
     memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
@@ -214,10 +240,12 @@ def _duplicate(call: Call, said: Said) -> Broken:
 def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
     assert said.number is not None
+    is_earlier = call.skips_earlier(said)
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
-    # The publisher may have gone on before it read this.
-    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
-    if not call.skips_earlier(said):
+    _want(call, said.number + 1)
+    # The publisher may have gone on, or back, before it read this.
+    gone_on = is_earlier and call.state is not State.SKIPPED
+    if not is_earlier:
         memory.refused = said.number if said.number == memory.header else None
         memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
     if memory.header is None or said.number == memory.header or gone_on:
@@ -233,6 +261,7 @@ def _resend(call: Call, said: Said) -> Broken:
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
     memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
+    _want(call, number)
     if memory.acknowledged is not None and number <= memory.acknowledged:
         shown = f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged"
         return [("skip_pair", shown, Direction.SERVER)]
@@ -256,7 +285,7 @@ def _behind_ends(call: Call, said: Said) -> Broken:
 
 def _leave(call: Call, said: Said) -> Broken:
     """The publisher ends the call, or its connection does."""
-    waited = [skip for skip in call.memory.skips if said.at_ns - skip[1] > call.options.in_flight_ns]
+    waited = [skip for skip in call.memory.skips if said.at_ns - skip[1] >= ANSWER_NS]
     call.memory.skips.clear()
     if waited:
         return [("skip_pair", f"neither an acknowledgement nor ResendBlock follows on SkipBlock({waited[0][0]})")]

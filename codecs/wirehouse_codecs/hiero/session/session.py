@@ -26,7 +26,6 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, OPEN, PUBLISHER_CODES, Profile, Service
 from wirehouse_codecs.hiero.session.publishing import (
     ANSWERS,
-    OF_PUBLISHER,
     PUBLISHING,
     Input,
     State,
@@ -35,7 +34,7 @@ from wirehouse_codecs.hiero.session.publishing import (
     publishing_rule,
 )
 from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
-from wirehouse_codecs.hiero.session.steps import Found, Memory, Said, Step, fits, found_of, unknowing
+from wirehouse_codecs.hiero.session.steps import Found, Memory, Said, Step, fits, found_of, knowing, unknowing
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.messages import (
     Acknowledgement,
@@ -92,9 +91,6 @@ class Call(CallState):
 
     def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
         """Why it is passed over, and what it breaks."""
-        memory = self.memory
-        if said.input in OF_PUBLISHER and unknowing(said, max(memory.reported_end, memory.ended_end)):
-            memory.unaware_ns = said.at_ns
         step = self._table.get((self.state, said.input))
         if step is None:
             return f"the call is {self.state}", self._unlisted(said)
@@ -102,8 +98,9 @@ class Call(CallState):
             if said.input in (Input.DUPLICATE, Input.BEHIND):
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
+        is_earlier = self.skips_earlier(said)
         broken = step.effect(self, said) if step.effect else []
-        if not self.skips_earlier(said):
+        if not is_earlier:
             self.state = step.state
         return None, found_of(broken)
 
@@ -144,9 +141,11 @@ class Call(CallState):
         return False
 
     def skips_earlier(self, said: Said) -> bool:
-        """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
+        """SkipBlock answers a header before the last one: the publisher had gone on, or back, before it read this."""
         number, header = said.number, self.memory.header
-        return said.input is Input.SKIP and number is not None and header is not None and number < header
+        if said.input is not Input.SKIP or number is None or header in (None, number):
+            return False
+        return number < header or number in self.memory.waiting
 
     def miss(self, sides: Collection[Direction] = tuple(Direction)) -> None:
         """Messages of the call are missing, of these sides."""
@@ -168,10 +167,10 @@ class Call(CallState):
             self.state = type(self.state)("unknown")
 
     def in_flight(self, said: Said) -> bool:
-        """It may have crossed the last answer."""
+        """Its sender may not have read the last answer."""
         memory = self.memory
-        in_time = said.at_ns - max(memory.reported_ns, memory.unaware_ns) <= self.options.in_flight_ns
-        return in_time or unknowing(said, memory.reported_end)
+        known = knowing(said, memory.reported_ns, self.options.in_flight_ns)
+        return not known or unknowing(said, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""

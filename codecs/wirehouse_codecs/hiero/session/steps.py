@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.hiero.profiles import NO_BLOCK
@@ -14,6 +14,9 @@ from wirehouse_codecs.tcp.endpoints import Direction
 
 if TYPE_CHECKING:
     from wirehouse_codecs.hiero.session.session import Call
+
+#: A node verifies a block before it answers: a publisher that ends its call sooner didn't wait for that.
+ANSWER_NS: Final = 2 * 10**9
 
 
 class Said(NamedTuple):
@@ -34,6 +37,8 @@ class Said(NamedTuple):
     received: int | None = None
     #: It came late: its sender may have received more, and other messages may have come before it.
     late: bool = False
+    #: Its first byte was written then or later; None = when it came, as a log says.
+    written_ns: int | None = None
 
 
 class Found(NamedTuple):
@@ -60,6 +65,8 @@ class Memory:
     reported_ns: int = 0
     reported_end: int = 0
     refused: int | None = None
+    #: The blocks that answers and acknowledgements made the next ones, of old ones too.
+    wanted: list[int] = field(default_factory=list)
     #: What was found about it already.
     went_on: bool = False
     #: The refused block is complete: the next header may have been on its way too.
@@ -71,8 +78,6 @@ class Memory:
     #: When and where the node ended the call.
     ended_ns: int = 0
     ended_end: int = 0
-    #: When the publisher's host last hadn't received that, or the last answer.
-    unaware_ns: int = 0
     #: Messages were missed: what was held back behind them comes late.
     missed: bool = False
     #: Of a subscription: the first and the last block that were asked for.
@@ -101,6 +106,12 @@ def found_of(broken: Broken) -> tuple[Found, ...]:
 def unknowing(said: Said, end: int) -> bool:
     """Its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
     return said.received is not None and said.received < end
+
+
+def knowing(said: Said, answered_ns: int, in_flight_ns: int) -> bool:
+    """Its sender had read what the other side said at `answered_ns`: it was written later than that was in flight."""
+    written_ns = said.at_ns if said.written_ns is None else said.written_ns
+    return written_ns - answered_ns > in_flight_ns
 
 
 def after(number: int) -> int:

@@ -32,7 +32,7 @@ _ITEMS_BYTES: Final = 2000
 _SET_BYTES: Final = 1000
 _HOST: Final = 200
 #: After this what was said can't have crossed anything, and nobody is told of the node's error any more.
-PAUSE_MS: Final = 400
+PAUSE_MS: Final = 1_000
 #: After this a publisher has read what was said on any of its connections, and waited for an answer to a proof.
 ANSWER_MS: Final = 2_000
 #: After this what never came is missing.
@@ -364,6 +364,7 @@ def _recorded_target(scene: Scene) -> None:
     scene.ask()
     early = scene.deliver(scene.fetch(KNOWN + 1, KNOWN + 4), *range(KNOWN + 1, KNOWN + 5))
     early.status("SUCCESS").trailers()
+    scene.wait(ANSWER_MS)
     scene.deliver(scene.fetch(KNOWN + 5), *range(KNOWN + 5, KNOWN + 8)).cancel()
     scene.publisher().block(KNOWN + 8).ack(KNOWN + 8).leave(KNOWN + 8)
 
@@ -462,7 +463,9 @@ def _catch_up_overrun(scene: Scene) -> None:
     scene.ask()
     fetch = scene.deliver(scene.fetch(KNOWN + 1), KNOWN + 1)
     scene.publisher().block(KNOWN + 2).ack(KNOWN + 2).leave(KNOWN + 2)
-    scene.deliver(fetch, KNOWN + 2).cancel()
+    scene.wait(ANSWER_MS)
+    scene.publisher().block(KNOWN + 3).ack(KNOWN + 3).leave(KNOWN + 3)
+    scene.deliver(fetch, KNOWN + 2, KNOWN + 3).cancel()
 
 
 def _last_block_again(scene: Scene) -> None:

@@ -1,31 +1,121 @@
-"""One client of a stream, as the connections show it on which it pulls, saves its index and asks for it."""
+"""Clients of a stream or a name, as the connections show them on which they pull, save their index and ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
 from wirehouse_codecs.core.intervals import Intervals, Run
-from wirehouse_codecs.ockam.correlation.events import Got, Moment, Where, request
+from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS
+from wirehouse_codecs.ockam.correlation.events import Got, Moment, Saved, Where, request
 
 #: Connections by which a client is recognised; services, and rises of the answers of each, that it remembers.
 MOST_RECENT: Final = 16
+#: Clients of a stream that are followed; of more, those that were silent longest are forgotten.
+MOST_CLIENTS: Final = 4_096
+#: Runs of what was delivered, of all clients of a stream together.
+MOST_CLIENT_RUNS: Final = 131_072
+#: Characters of a client's name; one that is longer is not followed.
+MOST_NAME: Final = 1_024
 
 
 @dataclass(slots=True)
 class Client:
-    """A client of a stream: where it stands, what came to it, and what the index service told it."""
+    """Where a client stands, and when it was seen."""
 
     where: Where
     stream_name: str | None = None
     partition: int | None = None
     saved: int | None = None
     position: int | None = None
+    connections: int = 0
+    #: Connections on which it was seen last, and how often messages had been missed there.
+    recent: dict[bytes, int] = field(default_factory=dict)
+    changed: bool = field(default=False, init=False)
+
+    def seen(self, where: Where, missed: int) -> bool:
+        """It speaks, or is spoken to. Whether something was missed there: then that is its first sign of life again."""
+        self.where, self.changed = where, True
+        known = self.recent.get(where.connection_id)
+        if known is None:
+            self.connections += 1
+        if missed != known:
+            self.recent[where.connection_id] = missed
+            if len(self.recent) > MOST_RECENT:
+                del self.recent[next(iter(self.recent))]
+        return missed > (known or 0)
+
+    def move(self, saved: int | None, position: int) -> None:
+        """Its record stands at `saved` at least."""
+        if saved is not None and (self.saved is None or saved > self.saved):
+            self.saved = saved
+        if self.position is None or position > self.position:
+            self.position = position
+
+
+@dataclass(slots=True)
+class NameClient(Client):
+    """A client of a name, and what the index service told it: that outlives the addresses of the name."""
+
     #: It was told its saved index before.
     answered: bool = False
+    #: By who captured it and service, how its answers rose.
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    #: By connection, the highest index that was saved or answered there, which its session compares with later answers.
+    own: dict[bytes, int] = field(default_factory=dict)
+
+    def note_own(self, where: Where, index: int) -> None:
+        """An index that the session of its connection compares with later answers."""
+        key = where.connection_id
+        self.own[key] = max(index, self.own.get(key, 0))
+        if len(self.own) > MOST_RECENT:
+            del self.own[next(iter(self.own))]
+
+    def lowered(self, got: Got, clocks_ns: int) -> int | None:
+        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
+        session compares them."""
+        index, own = got.index or 0, self.own.get(got.where.connection_id, 0)
+        risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
+        answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
+        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        is_sure = asked_ns is not None and asked_ns < answered_ns
+        before = None
+        if is_sure and asked_ns is not None:
+            asked = request(got.where, asked_ns, got.requested_in)
+            for answer in reversed(risen):
+                if answer.answered.is_before(asked, clocks_ns):
+                    before = answer.index if answer.asked_ns < asked_ns else None
+                    break
+        # What a hole held back may have been answered before the service began anew.
+        if index and asked_ns is not None and (not risen or index > risen[-1].index):
+            risen.append(Answer(Moment(answered_ns, got.where.capture_id), index, asked_ns))
+        del risen[:-MOST_RECENT]
+        if len(self.answers) > MOST_RECENT:
+            del self.answers[next(iter(self.answers))]
+        self.note_own(got.where, index)
+        return before if before is not None and before > index >= own else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The index service answered a GetIndex with a higher index than before."""
+
+    answered: Moment
+    index: int
+    asked_ns: int
+
+
+@dataclass(slots=True)
+class StreamClient(Client):
+    """A client of a stream, and what came to it."""
+
     #: What it resumed from is known.
     resumed: bool = False
+    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
+    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
+    split: bool = False
     #: The highest index that was delivered to it, and what brought messages last.
     last: int | None = None
     brought: Where | None = None
@@ -37,34 +127,11 @@ class Client:
     redelivered: int = 0
     #: Messages that were passed over before it saved a higher index.
     lost: int = 0
-    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
-    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
-    split: bool = False
-    connections: int = 0
-    #: Connections on which it was seen last, and how often messages had been missed there.
-    recent: dict[bytes, int] = field(default_factory=dict)
-    #: By who captured it and service, when its answers rose, to what, when that was asked for, and the capture of the
-    #: answer; by connection, the highest index that was saved or answered there. They are judged under names alone.
-    answers: dict[str, list[tuple[int, int, int, str]]] = field(default_factory=dict)
-    own: dict[str, int] = field(default_factory=dict)
-    changed: bool = False
 
     @property
     def runs(self) -> int:
+        """How many runs of indexes are held of it."""
         return len(self.delivered) + len(self.covered)
-
-    def seen(self, where: Where, missed: int) -> None:
-        """It speaks, or is spoken to. Where something was missed that is its first sign of life again."""
-        self.where, self.changed = where, True
-        known = self.recent.get(where.connection_id)
-        if known is None:
-            self.connections += 1
-        if missed > (known or 0):
-            self.answered = self.resumed = False
-        if missed != known:
-            self.recent[where.connection_id] = missed
-            if len(self.recent) > MOST_RECENT:
-                del self.recent[next(iter(self.recent))]
 
     def resume(self, index: int) -> None:
         """Its first sign of life: what came before isn't judged."""
@@ -73,6 +140,7 @@ class Client:
             self.covered.forget_below(index)
 
     def deliver(self, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
+        """Messages come to it."""
         self.brought = where
         first, highest = runs[0]
         if len(runs) > 1:
@@ -94,42 +162,11 @@ class Client:
 
     def is_after(self, where: Where) -> bool:
         """What is said here came after what was delivered: on one connection, and by one clock. By two, what was held
-        back until an answer came is told with its packet."""
+        back until an answer came is reported with its packet."""
         one, other = self.brought, where
         if one is None or one.connection_id != other.connection_id:
             return False
         return (one.capture_id, one.record_number) != (other.capture_id, other.record_number)
-
-    def note_own(self, where: Where, index: int) -> None:
-        """An index that the session of its connection compares with later answers."""
-        key = where.connection_id.hex()
-        self.own[key] = max(index, self.own.get(key, 0))
-        if len(self.own) > MOST_RECENT:
-            del self.own[next(iter(self.own))]
-
-    def lowered(self, got: Got, clocks_ns: int) -> int | None:
-        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
-        session compares them."""
-        index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
-        risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
-        answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
-        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
-        is_sure = asked_ns is not None and asked_ns < answered_ns
-        before = None
-        if is_sure and asked_ns is not None:
-            asked = request(got.where, asked_ns, got.requested_in)
-            for at_ns, highest, since_ns, capture in reversed(risen):
-                if Moment(at_ns, bytes.fromhex(capture)).is_before(asked, clocks_ns):
-                    before = highest if since_ns < asked_ns else None
-                    break
-        # What a hole held back may have been answered before the service began anew.
-        if index and asked_ns is not None and (not risen or index > risen[-1][1]):
-            risen.append((answered_ns, index, asked_ns, got.where.capture_id.hex()))
-        del risen[:-MOST_RECENT]
-        if len(self.answers) > MOST_RECENT:
-            del self.answers[next(iter(self.answers))]
-        self.note_own(got.where, index)
-        return before if before is not None and before > index >= own else None
 
     def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
         """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
@@ -138,26 +175,82 @@ class Client:
             for run in confirmed.within(begin, end - 1):
                 yield from self.delivered.missing(*run)
 
-    def move(self, saved: int | None, position: int) -> None:
-        """Its record stands at `saved` at least."""
-        if saved is not None and (self.saved is None or saved > self.saved):
-            self.saved = saved
-        if self.position is None or position > self.position:
-            self.position = position
 
-    def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
-        told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
-        runs = {name: told[name].state for name in ("delivered", "covered")}
-        recent = [[one.hex(), missed] for one, missed in self.recent.items()]
-        brought = None if self.brought is None else self.brought.to_json()
-        return told | runs | {"where": self.where.to_json(), "brought": brought, "recent": recent}
+@dataclass(slots=True)
+class StreamClients:
+    """The clients of a stream, and to whom of them its messages came."""
 
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Client:
-        """What `to_json` wrote."""
-        runs = {name: Intervals.from_state(told[name]) for name in ("delivered", "covered")}
-        recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        answers = {service: [tuple(one) for one in risen] for service, risen in told["answers"].items()}
-        where, brought = (None if told[name] is None else Where.from_json(told[name]) for name in ("where", "brought"))
-        return cls(**told | runs | {"where": where, "brought": brought, "recent": recent, "answers": answers})
+    #: The one that was silent longest first.
+    by_id: dict[str, StreamClient] = field(default_factory=dict)
+    #: By connection, or by host and address, the index after all that came there for an unknown client: below, clients
+    #: that are seen there aren't judged.
+    unnamed: dict[str, int] = field(default_factory=dict)
+    #: By host and address the client that saves from there; None = there are several.
+    askers: dict[str, str | None] = field(default_factory=dict)
+    #: Runs of indexes that are held of all of them.
+    runs: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = sum(client.runs for client in self.by_id.values())
+
+    def find(
+        self, client_id: str, where: Where, missed: int, stream_name: str | None = None, partition: int | None = None
+    ) -> StreamClient | None:
+        """The client that speaks, or is spoken to; None = it is not followed."""
+        client = self.by_id.pop(client_id, None)
+        if client is None:
+            if len(client_id) > MOST_NAME:
+                return None
+            client = StreamClient(where)
+        self.by_id[client_id] = client
+        if len(self.by_id) > MOST_CLIENTS:
+            self.runs -= self.by_id.pop(next(iter(self.by_id))).runs
+        if client.stream_name is None and stream_name is not None:
+            client.stream_name, client.partition = stream_name[:MOST_NAME], partition
+        if client.seen(where, missed):
+            client.resumed = False
+        return client
+
+    def find_named(self, said: Saved | Got) -> StreamClient | None:
+        """The client that an index message names; None = it is not followed."""
+        client = self.find(said.client_id, said.where, said.missed, said.stream_name, said.partition)
+        if client is None:
+            return None
+        if self.unnamed:
+            for place in (said.where.connection_id.hex(), said.asker):
+                self.forget(client, self.unnamed.get(place, 0))
+        client.split = client.split or said.guessed
+        if said.asker:
+            known = self.askers.get(said.asker, said.client_id)
+            self.askers[said.asker] = said.client_id if known == said.client_id else None
+            if len(self.askers) > MOST_CLIENTS:
+                del self.askers[next(iter(self.askers))]
+        return client
+
+    def deliver(
+        self, client: StreamClient, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Messages come to a client."""
+        held = client.runs
+        client.deliver(where, requested, runs)
+        self.runs += client.runs - held
+        while self.runs > MOST_CLIENT_RUNS:
+            self._halve(max(self.by_id.values(), key=attrgetter("runs")))
+
+    def _halve(self, client: StreamClient) -> None:
+        held = client.runs
+        for intervals in (client.delivered, client.covered):
+            intervals.keep(len(intervals) // 2)
+        self.runs -= held - client.runs
+
+    def forget(self, client: StreamClient, below: int) -> None:
+        """What the client has below an index isn't judged any more."""
+        held = client.runs
+        client.covered.forget_below(below)
+        self.runs += client.runs - held
+
+    def note_unnamed(self, place: str, end: int) -> None:
+        """Messages before `end` come to a place, and it isn't known to which client."""
+        self.unnamed[place] = max(end, self.unnamed.pop(place, 0))
+        if len(self.unnamed) > MOST_CONNECTIONS:
+            del self.unnamed[next(iter(self.unnamed))]

@@ -7,14 +7,17 @@ streams.py folds them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from wirehouse_codecs.core.intervals import Run
 from wirehouse_codecs.core.rules import Rule
 
 #: Runs that a row of a hole shows; `messages` counts all.
 MOST_SHOWN: Final = 64
+#: Names that shared an address, each reported once; addresses of a name, and captures of a service that show them.
+MOST_SHARING: Final = 64
 
 
 # What is taken: by the million, so what is frozen elsewhere is not here, where it takes twice the time to make
@@ -30,18 +33,6 @@ class Where(NamedTuple):
     capture_id: bytes
     record_number: int
     arrived_at_ns: int
-
-    def to_json(self) -> list[Any]:
-        """What `from_json` takes."""
-        return [self.connection_id.hex(), *self[1:4], self.capture_id.hex(), *self[5:]]
-
-    @classmethod
-    def from_json(cls, row: Sequence[Any]) -> Where:
-        """What `to_json` wrote."""
-        connection_id, direction, start, end, capture_id, record_number, arrived_at_ns = row
-        return cls(
-            bytes.fromhex(connection_id), direction, start, end, bytes.fromhex(capture_id), record_number, arrived_at_ns
-        )
 
 
 class Moment(NamedTuple):
@@ -341,3 +332,19 @@ def name_key(stream_name: str, partition: int | None) -> str:
 def quoted(text: str) -> str:
     """A name or an address as messages show it."""
     return repr(text if len(text) <= 64 else text[:63] + "…")
+
+
+def stream_text(name: str, partition: int | None) -> str:
+    """A stream as messages show it."""
+    return quoted(name) + (f" partition {partition}" if partition else "")
+
+
+def messages_in(runs: Iterable[Run]) -> int:
+    """How many messages these runs of indexes have."""
+    return sum(run.last - run.first + 1 for run in runs)
+
+
+def runs_text(runs: Sequence[Run]) -> str:
+    """How many messages, and the first and the last of their indexes."""
+    count, first, last = messages_in(runs), runs[0].first, runs[-1].last
+    return f"index {first}" if count == 1 else f"{count} messages from index {first} to {last}"

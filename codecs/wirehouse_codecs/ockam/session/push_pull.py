@@ -1,7 +1,7 @@
 """Pushes and pulls at a stream, and their answers.
 
 - An answer names the id of its request. Of pulls with one id that are open together, it answers the one that it fits
-  best.
+  best. Once messages were missed, a response that doesn't fit may answer a pull that was missed.
 - Clients may use one id for several pushes. Once messages were missed it isn't sure which of them a confirm is for,
   unless ids rise.
 - A push that is sent again once, directly after its confirm, may have crossed it: that is no reuse of its id.
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from wirehouse_codecs.ockam.session.addresses import sent_behind_a_node
@@ -118,9 +119,14 @@ def judge_pull_response(memory: Memory, frame: Frame, pulled: PullResponse) -> N
     frame.answers = Answers.of(request)
     if frame.answers.unsure:
         return
+    lowest = min(indexes, default=request.index)
+    fits = len(indexes) <= request.limit and lowest >= request.index
+    if not fits and (frame.partial or may_be_undecoded(memory, frame, RequestKind.PULL)):
+        # It may answer a pull that was missed, with the same id.
+        frame.answers = replace(frame.answers, unsure=True)
+        return
     if len(indexes) > request.limit:
         frame.break_rule("too_many_messages", f"{len(indexes)} messages, the limit is {request.limit}")
-    lowest = min(indexes, default=request.index)
     if lowest < request.index:
         frame.break_rule("below_requested_index", f"index {lowest}, requested from {request.index}")
 

@@ -18,7 +18,7 @@ class StreamSession:
     connection_id: bytes
     #: Arrival of the connection's first packet.
     started_ns: int
-    last_sent: int | None
+    highest_sent: int | None
     #: End of the window.
     told_ns: int
 
@@ -29,7 +29,7 @@ class Followed:
 
     newest: StreamSession
     previous_connection_id: bytes | None = None
-    #: The greatest of all sessions before.
+    #: The greatest message id of all sessions before.
     previous_last_sent: int | None = None
 
 
@@ -45,6 +45,6 @@ def follow(before: Followed | None, told: StreamSession) -> Followed | None:
     if newest.connection_id == told.connection_id:
         return Followed(told, before.previous_connection_id, before.previous_last_sent)
     if (told.started_ns, told.connection_id) > (newest.started_ns, newest.connection_id):
-        sent = [number for number in (before.previous_last_sent, newest.last_sent) if number is not None]
+        sent = [number for number in (before.previous_last_sent, newest.highest_sent) if number is not None]
         return Followed(told, newest.connection_id, max(sent, default=None))
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,13 +19,15 @@ from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.outcome import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
-SNAPSHOT_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 5
 #: Reconnects in a row that need gaps which grow.
 RECONNECTS: Final = 4
 #: So long after its last session a worker or an instance is forgotten.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 #: Versions and cookies of a worker, and streams of an instance, that are remembered; further ones are not judged.
 MOST_REMEMBERED: Final = 16_384
+#: Streams of an instance of which flagged ids are remembered; further ones are not judged.
+MOST_FLAGGED: Final = 1024
 #: Before all message ids.
 UNSENT: Final = -1
 
@@ -72,7 +75,8 @@ class WorkerSessions:
 class InstanceSessions:
     """The sessions of one program and instance.
 
-    Rules `stream_id_reused`, `reconnect_without_backoff`, and `ack_never_sent` of ids above all that were sent before.
+    Rules `stream_id_reused`, `reconnect_without_backoff`, `ack_never_sent` of ids above all that were sent before, and
+    `reference_unstable` of ids that the last session flagged which sent messages of the stream.
     """
 
     #: Stream id -> digest of its name as hex, and back.
@@ -80,6 +84,8 @@ class InstanceSessions:
     ids: dict[str, int] = field(default_factory=dict)
     #: Stream id -> the highest message id.
     sent: dict[int, int] = field(default_factory=dict)
+    #: Stream id -> when the last session ended that sent messages of it, and which it flagged as no stable reference.
+    unstable: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     #: What was sent before isn't known as a whole.
     lacks: bool = False
     #: Connections as hex, each with nothing, of sessions that go on: what they sent isn't known yet.
@@ -105,21 +111,41 @@ class InstanceSessions:
         for stream_id, name in named:
             self._remember(stream_id, name)
         found = [SetFound(RULE["stream_id_reused"], summary.connection_id, text) for text in shown]
-        return [*found, *self._judge_acks(summary), *self._reconnect(summary)]
+        return [*found, *self._judge_references(summary), *self._reconnect(summary)]
 
-    def _judge_acks(self, summary: SessionSummary) -> list[SetFound]:
-        """ACKs of what neither this session sent nor one before."""
-        found = []
+    def _judge_references(self, summary: SessionSummary) -> list[SetFound]:
+        """What the worker points at and this session did not send: what the sessions before say of it."""
         self.going.pop(summary.connection_id.hex(), None)
-        for stream_id, message_id, where in () if self.lacks or self.going else summary.unsent:
-            if message_id > self.sent.get(stream_id, UNSENT):
-                shown = f"stream {stream_id} never sent id {message_id}"
-                found.append(SetFound(RULE["ack_never_sent"], summary.connection_id, shown, where))
-        for stream_id, message_id in summary.sent:
-            if stream_id in self.sent or len(self.sent) < MOST_REMEMBERED:
-                self.sent[stream_id] = max(message_id, self.sent.get(stream_id, UNSENT))
+        found = [] if self.lacks or self.going else [*self._never_sent(summary), *self._unstable(summary)]
+        self._remember_sent(summary)
         self.lacks = self.lacks or summary.lacks or len(self.sent) == MOST_REMEMBERED
         return found
+
+    def _never_sent(self, summary: SessionSummary) -> Iterator[SetFound]:
+        for stream_id, message_id, where in summary.unsent:
+            if message_id > self.sent.get(stream_id, UNSENT):
+                shown = f"stream {stream_id} never sent id {message_id}"
+                yield SetFound(RULE["ack_never_sent"], summary.connection_id, shown, where)
+
+    def _unstable(self, summary: SessionSummary) -> Iterator[SetFound]:
+        for stream_id, message_id, where in summary.referred:
+            ended_ns, flagged = self.unstable.get(stream_id, (0, ()))
+            # Of two sessions at a time the worker may point at what was sent before both.
+            if message_id in flagged and ended_ns <= where.place.arrived_at_ns:
+                shown = f"an earlier session flagged id {message_id} of stream {stream_id} as no stable reference"
+                yield SetFound(RULE["reference_unstable"], summary.connection_id, shown, where)
+
+    def _remember_sent(self, summary: SessionSummary) -> None:
+        for stream_id, message_id in summary.sent:
+            self.unstable.pop(stream_id, None)
+            if stream_id in self.sent or len(self.sent) < MOST_REMEMBERED:
+                self.sent[stream_id] = max(message_id, self.sent.get(stream_id, UNSENT))
+        flagged: dict[int, list[int]] = {}
+        for stream_id, message_id in summary.unstable:
+            flagged.setdefault(stream_id, []).append(message_id)
+        for stream_id, ids in flagged.items():
+            if len(self.unstable) < MOST_FLAGGED:
+                self.unstable[stream_id] = summary.ended_ns, ids
 
     def _judge_name(self, stream_id: int, name: str) -> str | None:
         """What was otherwise in an earlier session."""

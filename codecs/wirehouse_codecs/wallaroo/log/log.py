@@ -51,7 +51,7 @@ from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
 
-SNAPSHOT_VERSION: Final = 9
+SNAPSHOT_VERSION: Final = 10
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.

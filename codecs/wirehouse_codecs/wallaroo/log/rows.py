@@ -12,7 +12,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import Reference, Where
 from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
@@ -62,17 +62,21 @@ def session_row(memory: Memory, connection_id: bytes, worker: str) -> dict[str, 
 
 def _ended_row(summary: SessionSummary) -> dict[str, Any]:
     """What only rules over several sessions ask for."""
-    places = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
     return {
         "names": [{"stream_id": number, "digest": digest} for number, digest in summary.streams],
         "lacks_sent": summary.lacks,
         "sent": [{"stream_id": number, "message_id": last} for number, last in summary.sent],
-        "unsent_acks": [
-            {"stream_id": number, "message_id": acked, "byte_start": where.byte_start, "byte_end": where.byte_end}
-            | dict(zip(places, where.place.order, strict=True))
-            for number, acked, where in summary.unsent
-        ],
+        "unsent_acks": [_reference_row(one) for one in summary.unsent],
+        "referred": [_reference_row(one) for one in summary.referred],
+        "unstable": [{"stream_id": number, "message_id": sent} for number, sent in summary.unstable],
     }
+
+
+def _reference_row(reference: Reference) -> dict[str, Any]:
+    number, message_id, where = reference
+    places = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+    row = {"stream_id": number, "message_id": message_id, "byte_start": where.byte_start, "byte_end": where.byte_end}
+    return row | dict(zip(places, where.place.order, strict=True))
 
 
 def stream_row(memory: Memory, stream: Stream, name: str | None) -> dict[str, Any]:
@@ -121,12 +125,18 @@ def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
         failed=session["failed"],
         lacks=session["lacks_sent"],
         streams=tuple((int(name["stream_id"]), name["digest"]) for name in session["names"] or ()),
-        sent=tuple((int(one["stream_id"]), int(one["message_id"])) for one in session["sent"] or ()),
-        unsent=tuple(map(_unsent_of, session["unsent_acks"] or ())),
+        sent=_pairs(session["sent"]),
+        unsent=tuple(map(_reference_of, session["unsent_acks"] or ())),
+        referred=tuple(map(_reference_of, session["referred"] or ())),
+        unstable=_pairs(session["unstable"]),
     )
 
 
-def _unsent_of(row: dict[str, Any]) -> UnsentAck:
+def _pairs(listed: Iterable[dict[str, Any]] | None) -> tuple[tuple[int, int], ...]:
+    return tuple((int(one["stream_id"]), int(one["message_id"])) for one in listed or ())
+
+
+def _reference_of(row: dict[str, Any]) -> Reference:
     place = Place(row["arrived_at_ns"], row["capture_arrived_at_ns"], row["capture_id"], row["record_number"])
     where = Where(Direction.SERVER, place, row["byte_start"], row["byte_end"])
-    return UnsentAck(int(row["stream_id"]), int(row["message_id"]), where)
+    return Reference(int(row["stream_id"]), int(row["message_id"]), where)

@@ -41,10 +41,10 @@ MESSAGE_TYPE: Final = pa.struct(
         ("ignored", pa.string()),
     ]
 )
-_UNSENT_TYPE: Final = pa.struct(
+_SENT_TYPE: Final = pa.struct([("stream_id", ID_TYPE), ("message_id", ID_TYPE)])
+_POINTED_TYPE: Final = pa.struct(
     [
-        ("stream_id", ID_TYPE),
-        ("message_id", ID_TYPE),
+        *_SENT_TYPE,
         ("byte_start", pa.int64()),
         ("byte_end", pa.int64()),
         ("arrived_at_ns", pa.int64()),
@@ -78,8 +78,10 @@ SESSION_TYPE: Final = pa.struct(
         ("ended_at_ns", pa.int64()),
         ("names", pa.list_(pa.struct([("stream_id", ID_TYPE), ("digest", pa.binary())]))),
         ("lacks_sent", pa.bool_()),
-        ("sent", pa.list_(pa.struct([("stream_id", ID_TYPE), ("message_id", ID_TYPE)]))),
-        ("unsent_acks", pa.list_(_UNSENT_TYPE)),
+        ("sent", pa.list_(_SENT_TYPE)),
+        ("unsent_acks", pa.list_(_POINTED_TYPE)),
+        ("referred", pa.list_(_POINTED_TYPE)),
+        ("unstable", pa.list_(_SENT_TYPE)),
     ]
 )
 STREAM_TYPE: Final = pa.struct(

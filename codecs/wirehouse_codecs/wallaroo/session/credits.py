@@ -16,6 +16,7 @@ def grant(memory: Memory, judgement: Judgement, count: int) -> None:
     if memory.credits is None and memory.state is State.HANDSHAKE:
         return
     memory.granted += count
+    judgement.granted += count
     if memory.credits is None:
         return
     memory.credits += count

@@ -15,7 +15,7 @@ from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.credits import grant, run_dry
 from wirehouse_codecs.wallaroo.session.judging import Judgement, find
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import Found, Kind, State
+from wirehouse_codecs.wallaroo.session.outcome import Found, Kind, Reference, State
 from wirehouse_codecs.wallaroo.session.streams import Stream, name_digest
 
 #: All that is judged where the worker is a sink: it uses neither streams nor credits as the specification has them.
@@ -48,7 +48,10 @@ def take_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
     memory.late = False
     memory.accepted = memory.answered = True
     memory.initial_credits = ok.credits
-    memory.credits = 0
+    if memory.early_ok:
+        # The later of two counts.
+        memory.granted = 0
+    memory.credits = memory.granted - memory.spent
     grant(memory, judgement, ok.credits)
     if hello_missed:
         # Sinks use none, and only their HELLO tells them.
@@ -61,6 +64,9 @@ def take_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
         if stream is not None:
             stream.references = [reference.point_of_ref]
             _note_listed(memory, reference, stream)
+            # 0 may say that there is no reference.
+            if reference.point_of_ref and not memory.dialect.answers_notify:
+                memory.refer(Reference(reference.stream_id, reference.point_of_ref, judgement.where))
 
 
 def _note_listed(memory: Memory, reference: StreamReference, stream: Stream) -> None:

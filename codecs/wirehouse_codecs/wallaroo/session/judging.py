@@ -34,6 +34,8 @@ class Judgement:
     frame_rule_broken: bool = False
     ignored: str | None = None
     stream_id: int | None = None
+    #: Credits that it grants.
+    granted: int = 0
     #: Where it leads; None = the session stays where it is.
     next: State | None = None
 

@@ -18,13 +18,15 @@ from typing import Final
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.dialects import Dialect
-from wirehouse_codecs.wallaroo.session.outcome import State, UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import Reference, State, Where
 from wirehouse_codecs.wallaroo.session.streams import Stream
 
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
 MAX_IDS: Final = 262_144
+#: Of a session so many messages are remembered that the worker pointed at, and that it didn't send.
+MOST_REFERRED: Final = 256
 
 
 @dataclass(slots=True)
@@ -83,7 +85,9 @@ class Memory:
     #: How many ids the streams hold.
     ids: int = 0
     #: Rule `ack_never_sent`, if no earlier session of the instance sent them.
-    unsent: list[UnsentAck] = field(default_factory=list)
+    unsent: list[Reference] = field(default_factory=list)
+    #: Rule `reference_unstable`, if an earlier session of the instance flagged them.
+    referred: list[Reference] = field(default_factory=list)
     # Errors
     errors: set[Direction] = field(default_factory=set)
     #: The first ERROR, after which the connection must be closed.
@@ -126,6 +130,12 @@ class Memory:
         """A stream has this name, unless another one had it first."""
         if len(self.names) < MAX_STREAMS:
             self.names.setdefault(digest, stream_id)
+
+    def refer(self, reference: Reference) -> None:
+        """The worker points at a message that this session didn't send; the first time counts."""
+        known = any(one[:2] == reference[:2] for one in self.referred)
+        if not known and len(self.referred) < MOST_REFERRED:
+            self.referred.append(reference)
 
     def count_ids(self, stream: Stream, before: int) -> None:
         """The stream held so many ids `before`."""

@@ -68,8 +68,8 @@ class Where:
         return cls(received.direction, received.place, received.byte_start, received.byte_end)
 
 
-class UnsentAck(NamedTuple):
-    """An ACK of a message that its stream did not send in this session."""
+class Reference(NamedTuple):
+    """A message that its stream did not send in this session, and the worker's frame that points at it."""
 
     stream_id: int
     message_id: int

@@ -14,9 +14,10 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-#: Marks of an id: its ack is waited for; it is no stable reference.
+#: Marks of an id: its ack is waited for; it is no stable reference; it names its message only in this session.
 AWAITED: Final = 1
 UNSTABLE: Final = 2
+EPHEMERAL: Final = 4
 _FEWEST: Final = 16
 
 

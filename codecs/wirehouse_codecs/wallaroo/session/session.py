@@ -100,7 +100,7 @@ class Session:
         judgement.found += self.advance(at_ns, traffic=not isinstance(frame, Error))
         memory.first_ns = at_ns if memory.first_ns is None else memory.first_ns
         memory.last_ns = at_ns
-        granted, spent = memory.granted, memory.spent
+        spent = memory.spent
         kind = Kind.UNDECODABLE if frame is None else Kind(KIND_OF[type(frame)])
         begin(memory, judgement, kind)
         if in_doubt:
@@ -116,7 +116,7 @@ class Session:
             findings=tuple(judgement.found),
             ignored=judgement.ignored,
             credits=memory.credits,
-            granted=memory.granted - granted,
+            granted=judgement.granted,
             spent=memory.spent - spent,
             state=memory.state,
             accepted=memory.accepted,

@@ -19,7 +19,7 @@ from wirehouse_codecs.wallaroo.frames import Ack, EosMessage, Flag, Message, Nac
 from wirehouse_codecs.wallaroo.session.credits import grant, spend
 from wirehouse_codecs.wallaroo.session.judging import Judgement, find, ignore
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import NOT_ABOVE_LAST_SEEN, Kind, State, UnsentAck
+from wirehouse_codecs.wallaroo.session.outcome import NOT_ABOVE_LAST_SEEN, Kind, Reference, State
 from wirehouse_codecs.wallaroo.session.streams import AckVerdict, Action, Stream, StreamState, StreamStep, name_digest
 
 #: Of a session so many ACKs of what it did not send are remembered.
@@ -197,8 +197,9 @@ def _note_sent(memory: Memory, judgement: Judgement, message: Message, stream: S
         find(memory, judgement, "ephemeral_id_repeated", f"id {message_id} of stream {stream_id}", stream_id)
     # Workers with flags drop what only marks a place or an end, so it is never acked.
     marks = memory.dialect.skips_repeats and (message.has(Flag.BOUNDARY) or message.has(Flag.EOS))
-    unstable = ephemeral or message.has(Flag.UNSTABLE_REFERENCE)
-    stream.send(message_id, awaits_ack=not marks and judgement.ignored is None, unstable=unstable)
+    awaits_ack, unstable = not marks and judgement.ignored is None, message.has(Flag.UNSTABLE_REFERENCE)
+    is_sentinel = message_id == memory.dialect.nothing_seen
+    stream.send(message_id, awaits_ack=awaits_ack, unstable=unstable, ephemeral=ephemeral, is_sentinel=is_sentinel)
     if ephemeral:
         stream.ephemeral.add(message_id)
     memory.count_ids(stream, before)
@@ -263,11 +264,29 @@ def _judge_ack(memory: Memory, judgement: Judgement, stream_id: int, message_id:
         find(memory, judgement, "ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
     elif verdict is AckVerdict.NEVER_SENT and not _from_before(memory, message_id, stream):
         if len(memory.unsent) < MOST_UNSENT:
-            memory.unsent.append(UnsentAck(stream_id, message_id, judgement.where))
+            memory.unsent.append(Reference(stream_id, message_id, judgement.where))
     elif verdict is not AckVerdict.FORWARD:
         stream.ack_unseen(message_id, rises=memory.dialect.skips_repeats)
-    if not memory.dialect.answers_notify and stream.is_unstable(message_id):
-        find(memory, judgement, "reference_unstable", f"ACK of id {message_id}", stream_id)
+    _check_stable(memory, judgement, stream_id, message_id, stream, f"ACK of id {message_id}")
+
+
+def _check_stable(
+    memory: Memory, judgement: Judgement, stream_id: int, message_id: int, stream: Stream, shown: str
+) -> None:
+    """The worker points at a message, of this session or of an earlier one."""
+    if memory.dialect.answers_notify:
+        return
+    if stream.is_unstable(message_id):
+        find(memory, judgement, "reference_unstable", shown, stream_id)
+    elif not _may_be_of_this_session(memory, message_id, stream):
+        memory.refer(Reference(stream_id, message_id, judgement.where))
+
+
+def _may_be_of_this_session(memory: Memory, message_id: int, stream: Stream) -> bool:
+    """The stream sent the id in this session, or so much that it isn't known, or where it wasn't seen."""
+    if stream.assumed or memory.partial or memory.unattributed:
+        return True
+    return stream.may_have_sent(message_id)
 
 
 def _from_before(memory: Memory, message_id: int, stream: Stream) -> bool:
@@ -290,9 +309,11 @@ def take_nack(memory: Memory, judgement: Judgement, nack: Nack) -> None:
         return
     step = stream.act(Action.NACK)
     find(memory, judgement, step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
+    # 0 may say that there is no reference.
+    if nack.point_of_ref:
+        shown = f"NACK to id {nack.point_of_ref}"
+        _check_stable(memory, judgement, nack.stream_id, nack.point_of_ref, stream, shown)
     stream.ask(nack.point_of_ref, judgement.where.byte_end)
-    if stream.is_unstable(nack.point_of_ref):
-        find(memory, judgement, "reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
 
 
 # What they share

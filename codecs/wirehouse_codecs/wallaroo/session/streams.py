@@ -7,6 +7,7 @@ waits for its answer (PENDING), and may be refused. NACKs are stacked: each asks
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,12 +15,14 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, UNSTABLE, Sent
+from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, EPHEMERAL, UNSTABLE, Sent
 
 #: So many ids at and before the last acked one are remembered.
 KEPT_ACKED: Final = 64
 #: References of so many NACKs that wait for their NOTIFY are remembered.
 KEPT_ASKED: Final = 16
+#: So many ids that are no stable references are left to later sessions.
+KEPT_UNSTABLE: Final = 64
 #: More bytes than a side ever sends.
 ALL: Final = 1 << 62
 _DIGEST_BYTES: Final = 16
@@ -265,6 +268,9 @@ class Stream:
 
     def known_nacks(self, received: int) -> int:
         """How many of the NACKs that wait for their NOTIFY a connector knew that had received so much."""
+        if self.nacked and received < self.nacked[0]:
+            # Nor is it known of those before them that are no longer remembered.
+            return 0
         return self.nacks - sum(byte_end > received for byte_end in self.nacked)
 
     @property
@@ -284,13 +290,29 @@ class Stream:
         if self.state is StreamState.RESET:
             self.state = StreamState.OPEN
 
-    def send(self, message_id: int, *, awaits_ack: bool, unstable: bool = False) -> None:
-        """A message with this id was sent; `unstable`: it is no stable reference."""
+    def send(
+        self,
+        message_id: int,
+        *,
+        awaits_ack: bool,
+        unstable: bool = False,
+        ephemeral: bool = False,
+        is_sentinel: bool = False,
+    ) -> None:
+        """A message with this id was sent.
+
+        `unstable`: it is no stable reference, unless it once was one. `is_sentinel`: as a reference the id means that
+        nothing was seen, so it is no greatest one.
+        """
         if self.first_id is None:
             self.first_id = message_id
         self.last_id = message_id
-        self.highest_id = message_id if self.highest_id is None else max(message_id, self.highest_id)
-        self.sent.add(message_id, self.messages, AWAITED * awaits_ack | UNSTABLE * unstable)
+        if not is_sentinel:
+            self.highest_id = message_id if self.highest_id is None else max(message_id, self.highest_id)
+        before = self.sent.get(message_id)
+        unstable = (unstable or ephemeral) and (before is None or bool(before.marks & UNSTABLE))
+        marks = AWAITED * awaits_ack | UNSTABLE * unstable | EPHEMERAL * ephemeral
+        self.sent.add(message_id, self.messages, marks)
 
     def ack(self, message_id: int) -> AckVerdict:
         """This id is safe, and with it all that were sent before."""
@@ -344,9 +366,14 @@ class Stream:
         return known.at <= self.acked_at
 
     def is_unstable(self, message_id: int) -> bool:
-        """The id is that of a message which is no stable reference."""
+        """The id is that of a message which is no stable reference, and was not sent again in a hole."""
         known = self.sent.get(message_id)
-        return known is not None and bool(known.marks & UNSTABLE)
+        return known is not None and bool(known.marks & UNSTABLE) and known.at > self.before_hole
+
+    def unstable_ids(self) -> list[int]:
+        """Ids which are no stable references, also in a later session: the last ones that are remembered."""
+        unstable = (number for number, sent in self.sent.items() if sent.marks & (UNSTABLE | EPHEMERAL) == UNSTABLE)
+        return list(deque(unstable, KEPT_UNSTABLE))
 
     def unacked(self) -> list[int]:
         """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""

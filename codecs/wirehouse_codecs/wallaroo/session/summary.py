@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.session.memory import Memory
-from wirehouse_codecs.wallaroo.session.outcome import UnsentAck
+from wirehouse_codecs.wallaroo.session.outcome import Reference
+
+#: Of a session so many ids are left to later ones that are no stable references.
+MOST_UNSTABLE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,11 @@ class SessionSummary:
     streams: tuple[tuple[int, bytes], ...] = ()
     #: Stream ids and the highest message id that was sent.
     sent: tuple[tuple[int, int], ...] = ()
-    unsent: tuple[UnsentAck, ...] = ()
+    unsent: tuple[Reference, ...] = ()
+    #: Messages that the worker pointed at, and that an earlier session may have sent.
+    referred: tuple[Reference, ...] = ()
+    #: Stream ids and message ids that were flagged as no stable reference.
+    unstable: tuple[tuple[int, int], ...] = ()
 
 
 def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSummary:
@@ -62,4 +72,12 @@ def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSumma
         streams=tuple((sid, stream.name) for sid, stream in memory.streams.items() if stream.name is not None),
         sent=tuple((sid, stream.highest_id) for sid, stream in memory.streams.items() if stream.highest_id is not None),
         unsent=tuple(memory.unsent),
+        referred=tuple(memory.referred),
+        unstable=tuple(islice(_unstable(memory), MOST_UNSTABLE)),
     )
+
+
+def _unstable(memory: Memory) -> Iterator[tuple[int, int]]:
+    for stream_id, stream in memory.streams.items():
+        if not memory.dialect.answers_notify:
+            yield from ((stream_id, message_id) for message_id in stream.unstable_ids())

@@ -84,7 +84,8 @@ TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
             for side, kinds in ((_C, _CONNECTOR_KINDS), (_S, _WORKER_KINDS))
             for kind, effect in kinds.items()
         },
-        (State.HANDSHAKE, _S, Kind.RESTART): Step(take_restart, State.RESTARTED, "frame_before_ok"),
+        # Too early to leave the connection: an OK that follows is still the first.
+        (State.HANDSHAKE, _S, Kind.RESTART): Step(nothing, State.HANDSHAKE, "frame_before_ok"),
         (State.STREAMING, _S, Kind.OK): Step(nothing, State.STREAMING, "duplicate_ok"),
         **{(State.STREAMING, _C, kind): Step(effect, State.STREAMING) for kind, effect in _CONNECTOR_KINDS.items()},
         **{(State.STREAMING, _S, kind): Step(effect, State.STREAMING) for kind, effect in _WORKER_KINDS.items()},

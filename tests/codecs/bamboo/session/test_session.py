@@ -988,6 +988,15 @@ def test_metadata_ends_a_payload_of_unknown_size(log: Log) -> None:
     assert (unsure.rules, unsure.cursor) == ([], "unknown")
 
 
+@pytest.mark.parametrize("next_piece", ["metadata", "notify"])
+def test_a_payload_may_have_ended_before_its_size_was_known(log: Log, next_piece: str) -> None:
+    """Metadata that the other side sends for its own purposes shows the size."""
+    peers = Peers().a(propose(log, 0, 2, 4, offset=4)).b(confirm(), Switch(0), raw(log.payloads[2][4:]))
+    peers.b(propose(log, 1, 1, 2)).a(confirm(1), Switch(1), *sent(log, 1, 2))
+    peers.b(*sent(log, 3)) if next_piece == "metadata" else peers.b(Notify(2))
+    assert (peers.rules, peers.cursor) == ([] if next_piece == "metadata" else ["eagerness_ignored"], "m4")
+
+
 def test_what_only_missing_bytes_could_allow_breaks_no_rule(log: Log, other: Log) -> None:
     def missed(role: Role, **changed: Any) -> Peers:
         peers = Peers(**changed).a(propose(log, end=8, upper_info=13))

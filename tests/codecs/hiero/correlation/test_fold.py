@@ -90,6 +90,7 @@ def _old_reported(world: World) -> object:
 
 def _none_reported(world: World) -> object:
     known(world)
+    world.wait(2000)
     return world.publisher().header(126).end("SUCCESS", 118)
 
 
@@ -131,6 +132,7 @@ def _goes_on(world: World, minutes: int) -> None:
 
 def _no_range(world: World) -> object:
     known(world)
+    world.wait(2000)
     return world.publisher().block(121).ack(121).end_stream(earliest=0, latest=0).half_close().trailers()
 
 
@@ -220,6 +222,7 @@ def _stale_at_once(world: World) -> object:
 
 def _error_without_number(world: World) -> object:
     known(world)
+    world.wait(2000)
     return world.publisher().header(121).end("TIMEOUT").trailers()
 
 
@@ -236,8 +239,8 @@ def _subscriber_untold(world: World) -> object:
     subscriber = world.subscriber().deliver(120)
     world.publisher("B").header(121).end("PERSISTENCE_FAILED", 120).trailers()
     world.wait(400)
-    subscriber.deliver(121)
-    return world.publisher("B").header(122)
+    world.publisher("B").block(121).ack(121)
+    return subscriber.deliver(121)
 
 
 def _captured_later(world: World, script: Script) -> object:
@@ -302,7 +305,9 @@ def _overrun(world: World) -> object:
     _behind(world, 122)
     fetch = _fetch(world, 121).deliver(121)
     world.publisher().block(122).ack(122)
-    return fetch.deliver(122)
+    world.wait(2000)
+    world.publisher().block(123).ack(123)
+    return fetch.deliver(122).deliver(123)
 
 
 BROKEN: list[tuple[str, str, Script]] = [
@@ -614,7 +619,7 @@ def test_a_publisher_whose_host_lacks_a_byte_of_the_answer_may_offer_its_block_a
     world = World()
     known(world)
     world.publisher().header(110).duplicate(120)
-    world.wait(1000)
+    world.wait(2000)
     world.publisher().header(110)
     rows = sorted((row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
     answer = next(row for row in rows if row["message"] and row["message"]["meaning"] == "DUPLICATE_BLOCK")
@@ -682,7 +687,7 @@ def test_an_error_of_the_node_that_one_call_is_told_of(profile: str) -> None:
             world = World(HieroOptions(profile=profile), profile=profile)
             other = world.publisher("A").header(121)
             world.publisher("B").header(121).end(code, 118).trailers()
-            world.wait(400)
+            world.wait(2400)
             _ = other.behind(119) if behind else other.rest(121).ack(121)
             assert "node_error_all" in world.found()
 
@@ -845,7 +850,7 @@ def test_a_header_that_crossed_an_acknowledgement_waits_for_its_own_answer(lacks
     assert decisions[0].actual == decided
 
 
-@pytest.mark.parametrize(("after_ms", "found"), [(50, []), (51, ["last_known_set"])])
+@pytest.mark.parametrize(("after_ms", "found"), [(1999, []), (2000, ["last_known_set"])])
 def test_the_first_block_of_a_node_may_have_crossed_an_answer_on_another_call(after_ms: int, found: list[str]) -> None:
     world = World()
     other = world.publisher().header(126)
@@ -1271,3 +1276,55 @@ def test_times_are_those_of_the_options() -> None:
     world.publisher().header(126).end("SUCCESS", 118)
     assert world.found() == []
     assert SECOND == 1000 * MS
+
+
+def _obeyed(world: World) -> list[tuple[int, bool | None, bool | None]]:
+    """Of each header of a call, in their order."""
+    decisions = {one.where: one for one in world.told() if isinstance(one, DecisionRow)}
+    by_place = sorted(decisions.values(), key=lambda one: one.where.byte_end or 0)
+    return [(one.offered, one.skip_obeyed, one.resend_obeyed) for one in by_place]
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "then", "obeyed"),
+    [
+        (0, lambda call: call.header(122), True),
+        # It may have been under way.
+        (0, lambda call: call.rest(121).header(122), None),
+        (999, lambda call: call.items(121), None),
+        (1000, lambda call: call.items(121), False),
+        (0, lambda call: call.items(121).header(122), True),
+        (0, lambda call: call.ack(121).header(122), True),
+        (0, lambda call: call.ack(121), None),
+    ],
+)
+def test_who_is_told_to_skip_a_block_stops_with_it(
+    wait_ms: int, then: Callable[[Any], Any], obeyed: bool | None
+) -> None:
+    world = World()
+    call = world.publisher().header(121).skip(121)
+    world.wait(wait_ms - 1)
+    then(call)
+    assert _obeyed(world)[0] == (121, obeyed, None)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "then", "obeyed"),
+    [
+        (0, lambda call: call.header(121), True),
+        (0, lambda call: call.header(123).header(121), True),
+        (999, lambda call: call.header(123), None),
+        (1000, lambda call: call.header(123), False),
+        (0, lambda call: call.end_stream(), None),
+    ],
+)
+@pytest.mark.parametrize("skipped", [True, False])
+def test_who_is_asked_for_a_block_offers_it_again(
+    wait_ms: int, then: Callable[[Any], Any], obeyed: bool | None, skipped: bool
+) -> None:
+    world = World()
+    call = world.publisher().header(121)
+    call = call.skip(121).header(122).resend(121) if skipped else call.resend(121)
+    world.wait(wait_ms - 1)
+    then(call)
+    assert _obeyed(world)[0] == (121, True if skipped else None, obeyed)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.hiero_captures import Judged, judge_landed
 from tests.support.hiero_networks import Simulation
+from tests.support.hiero_slow_links import SlowLink
 from tests.support.hiero_wire import PORT
 from tests.support.landed import landed_packets
 from tests.support.searches import fast_first
@@ -95,6 +96,11 @@ def severe(found: Any) -> list[str]:
     return [name for name in found if name in RULE and RULE[name].severity is not Severity.NOTE]
 
 
+def disobeyed(one: Told) -> bool:
+    """A publisher isn't said to have done what it was told."""
+    return isinstance(one, DecisionRow) and False in (one.skip_obeyed, one.resend_obeyed)
+
+
 @pytest.mark.parametrize("seed", fast_first(range(1_000), count=15, most=50))
 def test_tables_say_what_is_true_of_a_legal_network(seed: int) -> None:
     network = Simulation(seed)
@@ -107,6 +113,7 @@ def test_tables_say_what_is_true_of_a_legal_network(seed: int) -> None:
     blocks = {one.block_number: one for one in last_of(told, BlockRow, "block_number")}
     assert {number for number, one in blocks.items() if one.acknowledged_at_ns} == network.truth.acknowledged
     assert all(one.chains is not False for one in blocks.values())
+    assert not any(disobeyed(one) for one in told)
 
 
 @pytest.mark.parametrize("seed", fast_first(range(1_000), count=15, most=50))
@@ -114,3 +121,10 @@ def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     """A part of it, one side or half of one, a few packets in another order, the sides by two clocks."""
     packets = captured(Simulation(seed).net.packets, {PORT}, any_tap(seed))
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
+
+
+@pytest.mark.parametrize("seed", fast_first(range(400), count=20, most=50))
+def test_what_waited_in_a_send_buffer_breaks_no_rule(seed: int) -> None:
+    judged = judge_landed(landed_packets(SlowLink(seed).net.packets), OPTIONS, PORT)
+    assert severe(judged.found) == []
+    assert not any(disobeyed(one) for one in judged.told)

@@ -68,7 +68,7 @@ def test_the_progress_of_a_stream_is_that_of_its_sessions(seed: int) -> None:
     rows = [row for row in told(network) if row["row_kind"] == "stream" and row["stream"]["state"] != "intro"]
     for row in sorted(rows, key=lambda row: row["arrived_at_ns"]):
         key = row["stream"]["instance_name"], int(row["stream_id"])
-        one = StreamSession(row["connection_id"], row["arrived_at_ns"], row["stream"]["last_sent"], 0)
+        one = StreamSession(row["connection_id"], row["arrived_at_ns"], row["stream"]["highest_sent"], 0)
         followed[key] = follow(followed.get(key), one)
     sessions: dict[tuple[str, int], list[Said]] = {}
     for said in sorted(network.said.values(), key=lambda said: said.started_ns):
@@ -76,7 +76,7 @@ def test_the_progress_of_a_stream_is_that_of_its_sessions(seed: int) -> None:
             sessions.setdefault((said.instance, stream), []).append(said)
     assert followed.keys() == sessions.keys()
     for key, those in sessions.items():
-        progress, sent = followed[key], [said.streams[key[1]].last_sent for said in those]
+        progress, (*sent, last) = followed[key], [said.streams[key[1]].highest_sent for said in those]
         assert progress is not None
-        assert progress.newest.last_sent == sent[-1]
-        assert progress.previous_last_sent == max((at for at in sent[:-1] if at is not None), default=None)
+        assert progress.newest.highest_sent == (None if last < 0 else last)
+        assert progress.previous_last_sent == max((at for at in sent if at >= 0), default=None)

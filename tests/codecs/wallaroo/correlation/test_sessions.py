@@ -14,7 +14,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold, Folds, SetFound, keys
 from wirehouse_codecs.wallaroo.frames import Error, Ok
-from wirehouse_codecs.wallaroo.session.outcome import UnsentAck, Where
+from wirehouse_codecs.wallaroo.session.outcome import Reference, Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
 SECOND = 10**9
@@ -164,9 +164,9 @@ def test_sessions_at_one_time_are_no_reconnects() -> None:
     assert judge(beside) == []
 
 
-def unsent(*acks: int, stream_id: int = 1) -> tuple[UnsentAck, ...]:
+def unsent(*acks: int, stream_id: int = 1) -> tuple[Reference, ...]:
     where = Where(Direction.SERVER, Place(0, 0, b"c", 7), 0, 9)
-    return tuple(UnsentAck(stream_id, message_id, where) for message_id in acks)
+    return tuple(Reference(stream_id, message_id, where) for message_id in acks)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,15 @@ def test_an_ack_is_not_judged_while_another_session_of_the_instance_goes_on(
 def test_an_ack_of_what_only_a_later_session_sends_is_of_nothing() -> None:
     told = of_rule("ack_never_sent", sessions({"unsent": unsent(9)}, {"sent": ((1, 9),)}))
     assert places(told) == [0]
+
+
+@pytest.mark.parametrize(("at_s", "found"), [(0.5, []), (1, [1])])
+def test_of_two_sessions_at_a_time_the_worker_may_point_at_what_came_before_both(at_s: float, found: list[int]) -> None:
+    where = Where(Direction.SERVER, Place(int(at_s * SECOND), 0, b"c", 7), 0, 9)
+    flagging = replace(PLAIN, connection_id=b"\0", sent=((1, 2),), unstable=((1, 2),))
+    pointing = replace(PLAIN, connection_id=b"\1", ended_ns=2 * SECOND, referred=(Reference(1, 2, where),))
+    assert places(of_rule("reference_unstable", [flagging, pointing])) == found
+    assert of_rule("reference_unstable", [replace(flagging, lacks=True), pointing]) == []
 
 
 def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@ The bytes are written from the specification, by no code that the codec or the s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -338,3 +339,70 @@ def test_the_earlier_session_may_go_on_when_the_later_one_ends() -> None:
     # Also for other sessions it isn't known what came of it.
     assert severe(broken((SENT_20, (*T_OPEN, BYE), ACKS_20))) == []
     assert severe(broken((T_OPEN, (*T_OPEN, BYE), ACKS_20))) == []
+
+
+#: What an instance sent on an earlier connection; the last id is no stable reference.
+FLAGGED: Talk = (*T_OPEN, t_message(2, UNSTABLE), t_ack(1, (1, 1)))
+#: How the worker points at an id in a later session of it.
+POINTS: dict[str, Callable[[int], Talk]] = {
+    "OK": lambda at: (t_hello(), t_ok((1, at)), t_notify(reference=at)),
+    "ACK": lambda at: (t_hello(), t_ok((1, 1)), t_notify(reference=1), t_ack(1, (1, at))),
+    "NACK": lambda at: (t_hello(), t_ok((1, 1)), t_notify(reference=1), t_nack(at)),
+}
+UNSTABLE_FOUND = ("note", "reference_unstable")
+
+
+def unstable(*talks: Talk) -> int:
+    return broken(talks)[UNSTABLE_FOUND]
+
+
+@pytest.mark.parametrize("frame", POINTS)
+def test_a_reference_may_be_to_what_an_earlier_session_flagged(frame: str) -> None:
+    points = POINTS[frame]
+    assert unstable((*FLAGGED, BYE), (*points(2), t_message(3), BYE)) == 1
+    # Sessions between that send nothing of the stream change nothing.
+    assert unstable((*FLAGGED, BYE), (t_hello(), t_ok(), BYE), (*points(2), BYE)) == 1
+    # Ids that weren't flagged, of no stream, of another stream and of another instance.
+    assert unstable((*FLAGGED, BYE), (*points(1), BYE)) == 0
+    assert unstable((*T_OPEN, t_notify(2), t_message(2, UNSTABLE, stream=2), BYE), (*points(2), BYE)) == 0
+    assert unstable((t_hello(b"other"), *FLAGGED[1:], BYE), (*points(2), BYE)) == 0
+    # The earlier session may have sent it again after all that is known.
+    assert unstable(FLAGGED, (*points(2), BYE)) == 0
+    # A session since then has sent it again as a stable one, or only others.
+    again = (t_hello(), t_ok((1, 1)), t_notify(reference=1))
+    assert unstable((*FLAGGED, BYE), (*again, t_message(2), BYE), (*points(2), BYE)) == 0
+    assert unstable((*FLAGGED, BYE), (*again, t_message(2, UNSTABLE), BYE), (*points(2), BYE)) == 1
+
+
+def test_an_ephemeral_id_says_nothing_in_another_session() -> None:
+    sent = (*T_OPEN, t_message(2, EPHEMERAL), BYE)
+    assert unstable(sent, (*POINTS["OK"](2), BYE)) == 0
+    assert unstable((*T_OPEN, t_message(2, EPHEMERAL), t_ack(1, (1, 2)), BYE)) == 1
+
+
+def test_an_id_that_was_also_sent_as_a_stable_one_is_stable() -> None:
+    """The ACK may be about either."""
+    for flags in ((0, UNSTABLE), (UNSTABLE, 0)):
+        twice = (*T_OPEN, t_message(2, flags[0]), t_nack(1), t_notify(reference=1), t_message(2, flags[1]))
+        assert unstable((*twice, t_ack(1, (1, 2)), BYE)) == 0
+        assert unstable((*twice, BYE), (*POINTS["OK"](2), BYE)) == 0
+    again = (t_message(2, UNSTABLE), t_nack(1), t_notify(reference=1), t_message(2, UNSTABLE))
+    assert unstable((*T_OPEN, *again, t_ack(1, (1, 2)), BYE)) == 1
+
+
+def test_reference_0_may_be_none() -> None:
+    sent = (t_hello(), t_ok(), t_notify(), t_message(0, UNSTABLE))
+    assert unstable((*sent, t_nack(0), t_notify(), BYE)) == 0
+    assert unstable((*sent, BYE), (*POINTS["OK"](0), BYE)) == 0
+    assert unstable((*sent, t_ack(1, (1, 0)), BYE)) == 1
+
+
+def test_a_later_message_may_have_been_sent_again_in_a_hole() -> None:
+    missed = t_message(2, rest=b"again")
+    for seen, found in ((True, 1), (False, 0)):
+        again = [] if seen else [missed]
+        talk = (*T_OPEN, t_message(2, UNSTABLE), *again, t_message(3), t_ack(1, (1, 2)), BYE)
+        left = [packet for packet in captured((talk,), late=False) if missed.data not in packet.data]
+        rows = inspect(landed_packets(left), PORT)
+        told = [row["rule"] for kind, row in rows if kind == VIOLATION]
+        assert told.count("wallaroo.reference_unstable") == found

@@ -32,10 +32,17 @@ from wirehouse_codecs.wallaroo.frames import (
     WorkersLeft,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, JUDGED_AFTER_END, RULE, SET_RULES
+from wirehouse_codecs.wallaroo.rules import ALSO_OF_A_SESSION, ENDS, FRAME_RULES, JUDGED_AFTER_END, RULE, SET_RULES
 from wirehouse_codecs.wallaroo.session.outcome import Found, Kind, Outcome, State
 from wirehouse_codecs.wallaroo.session.session import Session
-from wirehouse_codecs.wallaroo.session.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState
+from wirehouse_codecs.wallaroo.session.streams import (
+    KEPT_ASKED,
+    STREAM_TRANSITIONS,
+    AckVerdict,
+    Action,
+    Stream,
+    StreamState,
+)
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, unlisted
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
 from wirehouse_codecs.wallaroo.wire.reader import Received
@@ -652,6 +659,15 @@ def test_a_nack_is_owed_a_notify_only_with_a_credit(
     assert ("nack_not_answered" in told.w(Nack(granted, 1, 0)).end().rules) == found
 
 
+@pytest.mark.parametrize("nacks", [3, KEPT_ASKED + 2])
+def test_a_connector_owes_no_notify_for_nacks_that_it_does_not_know(nacks: int, dialogue: Opens, msg: Messages) -> None:
+    """Also if they are too many to remember where each of them stands."""
+    told = dialogue("seed_sid").opened(1).c(msg("seed_sid", 1, 1)).hears(C, 0).w(*[Nack(1, 1, 0)] * nacks)
+    assert "nack_not_answered" not in told.end().rules
+    known = dialogue("seed_sid").opened(1).c(msg("seed_sid", 1, 1)).w(*[Nack(1, 1, 0)] * nacks)
+    assert "nack_not_answered" in known.end().rules
+
+
 @pytest.mark.parametrize(("cut", "ignored", "found"), [(C, None, []), (S, "stream_reset", ["nack_not_answered"])])
 def test_a_hole_in_what_the_connector_sent_may_hold_the_notify_that_is_owed(
     cut: Direction, ignored: str | None, found: list[str], dialogue: Opens, msg: Messages
@@ -779,7 +795,7 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch, dialogue: Opens) -> 
 
 
 def test_every_rule_of_a_session_is_broken_by_a_dialogue() -> None:
-    assert set(RULES_BROKEN) == set(RULE) - SET_RULES | {"stream_id_reused"}
+    assert set(RULES_BROKEN) == set(RULE) - SET_RULES | ALSO_OF_A_SESSION
 
 
 # Bounds and carried state

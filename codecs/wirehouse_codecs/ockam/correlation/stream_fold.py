@@ -1,0 +1,430 @@
+"""What is said of a stream under its address: its messages, who got them, and how far its clients are.
+
+Here these rules are judged: `address_shared`, `address_not_from_init`, `duplicate_index`, `index_decreases`,
+`pull_skips`, `index_never_confirmed`, `consumer_hole`, `save_ahead` (specification, "Stream creation",
+"Pushing/pulling messages", "Reliable delivery").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+from wirehouse_codecs.core.intervals import Intervals
+from wirehouse_codecs.core.snapshots import SnapshotCodec, carried_fields
+from wirehouse_codecs.ockam.correlation.clients import MOST_NAME, StreamClient, StreamClients
+from wirehouse_codecs.ockam.correlation.connections import Connections
+from wirehouse_codecs.ockam.correlation.contents import Broken, Contents, lost_to, received
+from wirehouse_codecs.ockam.correlation.events import (
+    MOST_SHARING,
+    MOST_SHOWN,
+    Asked,
+    Closed,
+    ConsumerRow,
+    Delivered,
+    Event,
+    Found,
+    Got,
+    Hole,
+    Init,
+    LagRow,
+    OpenPushes,
+    Partial,
+    Saved,
+    Stored,
+    StreamRow,
+    Told,
+    Where,
+    messages_in,
+    quoted,
+    runs_text,
+    stream_text,
+)
+from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
+from wirehouse_codecs.ockam.correlation.unconfirmed import Unconfirmed
+from wirehouse_codecs.ockam.rules import RULE
+
+#: Pushes of so long have one LagRow.
+BURST_NS: Final = 10**9
+#: After all that is ever captured.
+_LATER: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class StreamState:
+    """What is carried of a stream."""
+
+    connections: Connections = field(default_factory=Connections)
+    contents: Contents = field(default_factory=Contents)
+    unconfirmed: Unconfirmed = field(default_factory=Unconfirmed)
+    clients: StreamClients = field(default_factory=StreamClients)
+    #: The first message.
+    first: Where | None = None
+    #: Name and partition of the first Init, and the others that were given.
+    name: str | None = None
+    partition: int | None = None
+    sharing: list[tuple[str, int]] = field(default_factory=list)
+    #: The first request to the address while no Init gave it, and whether that was reported.
+    asked: Where | None = None
+    blamed: bool = False
+    #: Messages in responses to pulls.
+    delivered: int = 0
+
+
+CODEC: Final = SnapshotCodec(StreamState, what="ockam stream", version=SNAPSHOT_VERSION)
+
+
+class StreamFold(StreamState):
+    """The fold of a stream. `lags`: also changes of lag are reported."""
+
+    def __init__(self, address: str, reading: Reading, snapshot: str | None, *, lags: bool) -> None:
+        state = StreamState() if snapshot is None else CODEC.read(snapshot)
+        super().__init__(**carried_fields(StreamState, state))
+        self._address, self._reading = address, reading
+        self.connections.hole_ns = reading.hole_ns
+        #: Since the last window's end: anything changed, or what the rows of all clients show.
+        self._changed = self._shared_changed = False
+        #: The last confirm that lag rows don't show yet, all of one second, and the clients that have a row since.
+        self._confirmed_at: Where | None = None
+        self._shown: set[str] = set()
+        self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
+            Init: self._init,
+            Stored: self._store,
+            Asked: self._ask,
+            Delivered: self._deliver,
+            Saved: self._save,
+            Got: self._got,
+            OpenPushes: self._note_open,
+            Closed: self._close,
+            Partial: self._note_partial,
+        }
+        #: What may change a lag.
+        self._moves: dict[type[Any], Callable[[Any], Iterable[Told]]] = {}
+        if lags:
+            self._moves = {
+                Init: self._init,
+                Stored: self._store_with_lag,
+                Delivered: self._deliver_with_lag,
+                Saved: self._index_with_lag,
+                Got: self._index_with_lag,
+            }
+
+    def take(self, event: Event) -> Sequence[Told]:
+        """The next event in the order of arrival. Those of its name alone say nothing of a stream."""
+        move = self._moves.get(type(event))
+        if move is not None:
+            return [*self._lag_of_pushes(event.where.arrived_at_ns), *move(event)]  # type: ignore[union-attr]
+        step = self._steps.get(type(event))
+        return NOTHING if step is None else step(event)
+
+    def snapshot(self) -> str:
+        """The state as text."""
+        return CODEC.write(self)
+
+    def _see(self, where: Where) -> None:
+        if self.first is None:
+            self.first = where
+        self._changed = True
+        self.connections.note(where)
+
+    def _found(self, rule: str, where: Where, message: str) -> Found:
+        return Found(RULE[rule], where, message, self._address)
+
+    def _broken(self, broken: Broken | None, where: Where) -> Sequence[Told]:
+        return NOTHING if broken is None else [self._found(broken.rule, where, broken.message)]
+
+    # Its address
+
+    def _init(self, init: Init) -> Sequence[Told]:
+        self._see(init.where)
+        told = self._not_given()
+        self.asked = None
+        if self.name is None:
+            self.name, self.partition = init.stream_name[:MOST_NAME], init.partition
+            self._shared_changed = True
+            return told
+        name = (init.stream_name[:MOST_NAME], init.partition or 0)
+        if name == (self.name, self.partition or 0) or name in self.sharing or len(self.sharing) == MOST_SHARING:
+            return NOTHING
+        self.sharing.append(name)
+        first = stream_text(self.name, self.partition)
+        shown = f"{quoted(self._address)} is the address of {first}, and of {stream_text(*name)}"
+        return [self._found("address_shared", init.where, shown)]
+
+    def _ask(self, asked: Asked) -> Sequence[Told]:
+        self.connections.note_asking(asked.where)
+        # Who spoke of it before had it from an Init that wasn't captured.
+        known = self.name is not None or self.first is not None
+        if not (known or self.connections.partial or self.blamed or self.asked):
+            self.asked = asked.where
+        return NOTHING
+
+    def _not_given(self) -> list[Told]:
+        """The request to an address that no Init gave, once none can come any more."""
+        self.connections.settle()
+        where = self.asked
+        if where is None or not self.connections.is_settled(where):
+            return []
+        self.asked, self.blamed = None, True
+        return [self._found("address_not_from_init", where, f"no Init gave {quoted(self._address)}")]
+
+    # Its messages
+
+    def _store(self, stored: Stored) -> Sequence[Told]:
+        where, contents, unconfirmed = stored.where, self.contents, self.unconfirmed
+        self._see(where)
+        contents.note_clocks(where, stored.pushed_at_ns)
+        if unconfirmed.pending:
+            unconfirmed.excuse(stored, clocks=contents.clocks, clocks_ns=self._reading.clocks_ns)
+        indexes = contents.indexes
+        broken = contents.store(stored, self._reading.clocks_ns)
+        if contents.indexes > indexes:
+            self._shared_changed = True
+        return NOTHING if broken is None else self._broken(broken, where)
+
+    def _deliver(self, delivered: Delivered) -> Sequence[Told]:
+        where, requested, runs, contents = delivered.where, delivered.requested, delivered.runs, self.contents
+        self._see(where)
+        contents.note_clocks(where, delivered.requested_at_ns)
+        if not runs:
+            return NOTHING
+        for first, last in runs:
+            self.delivered += last - first + 1
+        ordered = runs if len(runs) == 1 else sorted(runs)
+        if contents.lowest is not None and not self.connections.partial:
+            self.unconfirmed.deliver(contents, ordered, where)
+        told = self._broken(contents.returned(ordered), where)
+        contents.pass_over(requested, ordered)
+        if delivered.consumer is None:
+            for place in filter(None, (where.connection_id.hex(), delivered.asker)):
+                self.clients.note_unnamed(place, ordered[-1][1] + 1)
+        consumer = self._client_of(delivered)
+        if consumer is not None and (client := self.clients.find(consumer, where, delivered.missed)) is not None:
+            client.split = client.split or delivered.consumer is None
+            self.clients.deliver(client, where, requested, runs)
+        return told
+
+    def _client_of(self, delivered: Delivered) -> str | None:
+        return delivered.consumer or self.clients.askers.get(delivered.asker)
+
+    # Its clients
+
+    def _save(self, saved: Saved) -> Sequence[Told]:
+        self._see(saved.where)
+        client = self.clients.find_named(saved)
+        if client is None:
+            return NOTHING
+        position = self._reading.position(saved.index)
+        told: list[Told] = []
+        if not client.resumed:
+            client.resume(position)
+        elif position > client.covered.floor:
+            # Without a delivery that is known to be its own, what came to it can't be told.
+            if client.is_after(saved.where) and not (client.split or saved.lacks):
+                told += self._ahead(saved, client, position)
+                told += self._holes(saved, client, position)
+            self.clients.forget(client, position)
+        if self.contents.passed and client.position is not None:
+            client.lost += lost_to(client, self.contents.gone(client.position, position - 1))
+        client.move(saved.index, position)
+        return told
+
+    def _ahead(self, saved: Saved, client: StreamClient, position: int) -> list[Told]:
+        assert client.last is not None
+        expected = max(client.last + 1, client.covered.floor)
+        if position <= expected:
+            return []
+        shown = f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
+        return [self._found("save_ahead", saved.where, shown)]
+
+    def _holes(self, saved: Saved, client: StreamClient, position: int) -> Iterator[Told]:
+        undelivered = list(client.undelivered(self.contents.confirmed, position))
+        if not undelivered:
+            return
+        never = [part for run in undelivered for part in client.covered.missing(*run)]
+        passed = [part for run in undelivered for part in client.covered.within(*run)]
+        if never:
+            shown = f"client {quoted(saved.client_id)} saves {saved.index}, but {runs_text(never)} never came to it"
+            yield self._found("consumer_hole", saved.where, shown)
+        for kind, runs in (("consumer_hole", never), ("server_gap", passed)):
+            if runs:
+                yield Hole(
+                    kind,
+                    saved.where,
+                    self._address,
+                    client.stream_name,
+                    client.partition,
+                    saved.client_id,
+                    saved.index,
+                    runs[0].first,
+                    runs[-1].last,
+                    messages_in(runs),
+                    tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
+                )
+
+    def _got(self, got: Got) -> Sequence[Told]:
+        self._see(got.where)
+        client = self.clients.find_named(got)
+        if client is None:
+            return NOTHING
+        position = self._reading.position_told(got.index, client.saved)
+        client.resume(position)
+        if got.index is not None and got.index > (client.saved or 0):
+            # A part of its life wasn't captured.
+            self.clients.forget(client, position)
+        client.move(got.index, position)
+        return NOTHING
+
+    # Changes of lag
+
+    def _store_with_lag(self, stored: Stored) -> Sequence[Told]:
+        indexes = self.contents.indexes
+        told = self._store(stored)
+        if self.contents.indexes > indexes:
+            self._confirmed_at = stored.where
+            self._shown.clear()
+        return told
+
+    def _index_with_lag(self, said: Saved | Got) -> Iterator[Told]:
+        before = self._stands(said.client_id)
+        yield from self._steps[type(said)](said)
+        if self._stands(said.client_id) != before:
+            yield from self._lags("save", said.where, [said.client_id])
+
+    def _deliver_with_lag(self, delivered: Delivered) -> Iterator[Told]:
+        client_id, passed = self._client_of(delivered), self.contents.passed.count
+        before = None if client_id is None else self._stands(client_id)
+        yield from self._deliver(delivered)
+        moved = [client_id] if client_id is not None and self._stands(client_id) != before else []
+        cause = "pull"
+        if self.contents.passed.count != passed:
+            # Of all that it passed over, or that came back, something may lie ahead of these.
+            end = max(last for _, last in delivered.runs)
+            clients = self.clients.by_id.items()
+            behind = [name for name, one in clients if one.position is not None and one.position <= end]
+            cause = "delete" if self.contents.passed.count > passed else "pull"
+            yield from self._lags(cause, delivered.where, behind)
+            moved = [name for name in moved if name not in behind]
+        yield from self._lags(cause, delivered.where, moved)
+
+    def _stands(self, client_id: str) -> tuple[int | None, ...] | None:
+        client = self.clients.by_id.get(client_id)
+        return None if client is None else (client.saved, client.position, client.last)
+
+    def _lag_of_pushes(self, now_ns: int) -> Iterable[LagRow]:
+        """What the pushes of a second changed, once it is over."""
+        where = self._confirmed_at
+        if where is None or where.arrived_at_ns // BURST_NS >= now_ns // BURST_NS:
+            return ()
+        self._confirmed_at = None
+        return self._lags("push", where, [name for name in self.clients.by_id if name not in self._shown])
+
+    def _lags(self, cause: str, where: Where, client_ids: Iterable[str]) -> Iterator[LagRow]:
+        contents = self.contents
+        for client_id in client_ids:
+            client = self.clients.by_id.get(client_id)
+            if client is None:
+                continue
+            self._shown.add(client_id)
+            position = client.position or 0
+            gone = Intervals(contents.gone(position, contents.highest or 0))
+            lag, lost = self._can_read(client, contents.confirmed.count_from(position), gone.count, gone)
+            named = client.stream_name is not None
+            yield LagRow(
+                cause,
+                where,
+                self._address,
+                client.stream_name if named else self.name,
+                client.partition if named else self.partition,
+                client_id,
+                client.saved,
+                client.position,
+                client.last,
+                contents.highest,
+                lag,
+                lost,
+                None if lag is None else contents.age(position, where.arrived_at_ns),
+            )
+
+    def _can_read(self, client: StreamClient, held: int, passed: int, gone: Intervals) -> tuple[int | None, int | None]:
+        """Lag and lost messages of a client, from whose position on `held` are confirmed and `passed` of them gone."""
+        lag = self.contents.lag(client.position, held, passed)
+        return lag, None if lag is None else client.lost + passed - received(client, gone)
+
+    # Windows
+
+    def _note_open(self, opened: OpenPushes) -> Sequence[Told]:
+        self.unconfirmed.note_open(opened)
+        return NOTHING
+
+    def _close(self, closed: Closed) -> Sequence[Told]:
+        self.contents.own.pop(closed.connection_id, None)
+        self.clients.unnamed.pop(closed.connection_id.hex(), None)
+        self.connections.close(closed.connection_id)
+        return NOTHING
+
+    def _note_partial(self, partial: Partial) -> Sequence[Told]:
+        self.asked = None
+        self.connections.miss()
+        self.unconfirmed.miss(self.connections)
+        return NOTHING
+
+    def end_window(self) -> list[Told]:
+        """The window ends, and with it a second: what can be judged now, and the rows that changed."""
+        clocks_ns = self._reading.clocks_ns
+        self.unconfirmed.end_window(self.connections.closed)
+        self.connections.closed.clear()
+        told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given()]
+        never = self.unconfirmed.never_confirmed(self.connections, clocks=self.contents.clocks, clocks_ns=clocks_ns)
+        told += [self._found("index_never_confirmed", *one) for one in never]
+        told += self._rows()
+        self.contents.keep_rises(chain.from_iterable(self.unconfirmed.open.values()), clocks_ns)
+        self._changed = self._shared_changed = False
+        for client in self.clients.by_id.values():
+            client.changed = False
+        return told
+
+    def _rows(self) -> Iterator[Told]:
+        contents = self.contents
+        if self._changed and self.first is not None:
+            yield StreamRow(
+                self.first,
+                self._address,
+                self.name,
+                self.partition,
+                contents.lowest,
+                contents.highest,
+                contents.confirms,
+                contents.indexes,
+                self.delivered,
+                self.connections.last_at_ns,
+            )
+        clients = self.clients.by_id.items()
+        changed = [(name, client) for name, client in clients if client.changed or self._shared_changed]
+        if not changed:
+            return
+        positions = [client.position or 0 for _, client in changed]
+        gone = Intervals(contents.gone(0, contents.highest or 0))
+        held = contents.confirmed.counts_from(positions)
+        for (client_id, client), ahead, passed in zip(changed, held, gone.counts_from(positions), strict=True):
+            lag, lost = self._can_read(client, ahead, passed, gone)
+            named = client.stream_name is not None
+            yield ConsumerRow(
+                client.where,
+                self._address,
+                client.stream_name if named else self.name,
+                client.partition if named else self.partition,
+                client_id,
+                client.saved,
+                client.position,
+                client.last,
+                client.delivered_messages,
+                client.redelivered,
+                contents.highest,
+                lag,
+                lost,
+                None if lag is None else contents.age(client.position or 0, client.where.arrived_at_ns),
+                client.connections,
+            )

@@ -1,0 +1,123 @@
+"""Rule `index_never_confirmed`: messages that were delivered, though no push was confirmed with their index.
+
+Until nothing may explain such a message any more, it waits: for a confirm that comes later, for pushes that are open,
+and for holes that are not reported yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from wirehouse_codecs.core.intervals import Intervals, Run
+from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS, Connections
+from wirehouse_codecs.ockam.correlation.contents import MOST_RUNS, Contents
+from wirehouse_codecs.ockam.correlation.events import Moment, OpenPushes, Stored, Where, arrival, request, runs_text
+
+#: Delivered runs that wait for a push to be confirmed with them; further ones are not judged.
+MOST_PENDING: Final = 16_384
+
+
+class Pending(NamedTuple):
+    """Indexes that were delivered, though no push had been confirmed with them."""
+
+    first: int
+    last: int
+    where: Where
+
+
+@dataclass(slots=True)
+class Unconfirmed:
+    """Delivered messages that wait for their confirms, and the pushes that may still be confirmed."""
+
+    #: Each reported or waiting.
+    indexes: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
+    #: Those that wait, rising.
+    pending: list[Pending] = field(default_factory=list)
+    #: When the pushes arrived that were open at the end of the last window, by connection.
+    open: dict[bytes, list[Moment]] = field(default_factory=dict)
+    #: When the first pushes arrived that stay open, as `_firsts` has them.
+    lost: list[Moment] = field(default_factory=list)
+
+    def deliver(self, contents: Contents, ordered: Iterable[tuple[int, int]], where: Where) -> None:
+        """These indexes are delivered: those that aren't confirmed wait, from their first delivery on."""
+        # What is below the first confirmed index may have been pushed before the capture began.
+        assert contents.lowest is not None
+        floor = max(contents.lowest, contents.confirmed.floor)
+        for first, last in ordered:
+            if last >= floor and not contents.confirmed.holds(first, last):
+                self._wait(contents.confirmed.missing(max(first, floor), last), where)
+
+    def _wait(self, unconfirmed: Iterable[Run], where: Where) -> None:
+        for run in unconfirmed:
+            for new in list(self.indexes.missing(*run)):
+                if len(self.pending) < MOST_PENDING:
+                    at = bisect_left(self.pending, new.first, key=attrgetter("first"))
+                    self.pending.insert(at, Pending(*new, where))
+            self.indexes.add(*run)
+
+    def excuse(self, stored: Stored, *, clocks: bool, clocks_ns: int) -> None:
+        """It was delivered before its push was confirmed, but not before it was sent. `clocks`: two tell the time."""
+        at = bisect_right(self.pending, stored.index, key=attrgetter("first")) - 1
+        if at < 0:
+            return
+        first, last, where = self.pending[at]
+        if stored.pushed_at_ns is None:
+            return
+        pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
+        if stored.index <= last and (clocks or not arrival(where).is_before(pushed, clocks_ns)):
+            rest = (Pending(first, stored.index - 1, where), Pending(stored.index + 1, last, where))
+            self.pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
+
+    def note_open(self, opened: OpenPushes) -> None:
+        """Pushes of a connection are open at a window's end."""
+        if opened.pushes:
+            self.open[opened.connection_id] = list(opened.pushes)
+        else:
+            self.open.pop(opened.connection_id, None)
+
+    def miss(self, connections: Connections) -> None:
+        """A hole may explain what is not settled."""
+        self.pending = [pending for pending in self.pending if connections.is_settled(pending.where)]
+
+    def end_window(self, closed: Iterable[bytes]) -> None:
+        """Pushes that are open on a connection that has ended stay so."""
+        for connection_id in closed:
+            self._lose(self.open.pop(connection_id, []))
+        while len(self.open) > MOST_CONNECTIONS:
+            self._lose(self.open.pop(next(iter(self.open))))
+
+    def _lose(self, pushed: Iterable[Moment]) -> None:
+        self.lost = _firsts([*self.lost, *pushed])
+
+    def never_confirmed(self, connections: Connections, *, clocks: bool, clocks_ns: int) -> Iterator[tuple[Where, str]]:
+        """What is settled, from before the first push that is open now. After one that stays so it is dropped."""
+        if not self.pending:
+            return
+        opened = _firsts([*chain.from_iterable(self.open.values()), *self.lost])
+        waiting = []
+        for pending in self.pending:
+            at = arrival(pending.where)
+            if not connections.is_settled(pending.where):
+                waiting.append(pending)
+            elif _is_before_all(at, opened, clocks=clocks, clocks_ns=clocks_ns):
+                runs = runs_text([Run(pending.first, pending.last)])
+                yield pending.where, f"{runs} delivered, but no push was confirmed with it"
+            elif _is_before_all(at, self.lost, clocks=clocks, clocks_ns=clocks_ns):
+                waiting.append(pending)
+        self.pending = waiting
+
+
+def _firsts(moments: Iterable[Moment]) -> list[Moment]:
+    """The first one, and the first of another capture: what surely came before both came before all."""
+    in_order = sorted(moments)
+    return in_order[:1] + [one for one in in_order if one.capture_id != in_order[0].capture_id][:1]
+
+
+def _is_before_all(moment: Moment, others: Iterable[Moment], *, clocks: bool, clocks_ns: int) -> bool:
+    """Where two clocks tell the time of one capture (`clocks`), nothing shows what came first."""
+    return all(not clocks and moment.is_before(other, clocks_ns) for other in others)
