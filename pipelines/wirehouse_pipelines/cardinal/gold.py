@@ -39,13 +39,12 @@ from wirehouse_pipelines.cardinal.rows import (
     messages_of,
 )
 from wirehouse_pipelines.delta import spark_tables
-from wirehouse_pipelines.delta.spark_tables import File, Files
+from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Cut, Span, Work
 from wirehouse_pipelines.stages import Input, Order, Prepare, Stage, Written
-from wirehouse_pipelines.stages.buckets import with_all
 
-VERSION = "5"
+VERSION = "6"
 OUTPUTS: Final = (BATCHES, UPDATES, CHAIN_UPDATES, CHAIN, REORGS, FOUND, STATE, BLOCKS)
 _PLACED: Final = dict.fromkeys(("source", "block_hash", *PLACE), ())
 _Row = Mapping[str, Any]
@@ -65,9 +64,7 @@ def _carried(work: Work, kind: str, columns: Mapping[str, Sequence[str]], prepar
 
 def _made(work: Work, table: str, written: Written, prepare: Prepare) -> Input:
     """All columns of what an earlier stage has written into a table."""
-    folder = work.lake.table_folder(table)
-    files = [File(f"{folder}/{one['path']}", one["size"], one["stats"]["numRecords"]) for one in written[table]]
-    return Input(table, files, dict.fromkeys(TYPES[table].names, ()), prepare)
+    return Input(table, steps.passed(work, table, written[table]), dict.fromkeys(TYPES[table].names, ()), prepare)
 
 
 # Blocks
@@ -113,7 +110,7 @@ def _chain(work: Work, sources: Sources, assembled: Written) -> Stage:
     inputs = [
         _made(work, BLOCKS, assembled, partial(chain.of_blocks, sources=sources)),
         _new(work, on_channels, [span for span in work.spans if span.source in topics]),
-        Input(STATE, snapshots, dict.fromkeys(("source", "snapshot"), ()), _as_event),
+        Input(STATE, snapshots, dict.fromkeys(("source", "snapshot"), ()), chain.of_state),
     ]
     fold = partial(chain.fold_chain, sources=sources, windows=work.lake.windows)
     heard = {*topics, *work.before, *(_place_of(file)[0] for file in assembled[BLOCKS])}
@@ -127,11 +124,6 @@ def _chain(work: Work, sources: Sources, assembled: Written) -> Stage:
         beside=[*chain.silent(sources.keys() - heard, sources, work.lake.windows)],
         returned=[chain.ENDS],
     )
-
-
-def _as_event(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Prepare the carried snapshot of a chain."""
-    return with_all(rows, chain.SCHEMA)
 
 
 def _place_of(file: _Row) -> tuple[str, str]:

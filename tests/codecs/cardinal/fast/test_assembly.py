@@ -142,15 +142,14 @@ def test_a_legal_block_with_some_changes_is_left_to_the_readable_assembler_if_it
         if data.draw(st.booleans()):
             del messages[at]
         else:
-            other: Message = data.draw(hostile)
-            messages.insert(at, other)
+            messages.insert(at, data.draw(hostile))
         if not messages:
             return
     check([messages, legal_block()])
 
 
 #: Messages that go together well or not.
-hostile = st.sampled_from(
+hostile: st.SearchStrategy[Message] = st.sampled_from(
     [
         Batch(HASH, 7, 7, PARENT, (Update(b"a/", count=2), Update(b"a/b", count=1), Update(b"s", subbatch=SUB))),
         Batch(HASH, 7, 7, PARENT, (Update(b"a/", count=2), Update(b"a/1", value=b""))),
