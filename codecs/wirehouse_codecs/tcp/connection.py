@@ -163,6 +163,10 @@ class Connection:
         """So many bytes of the other side a side had received, at most: see `Side.peer_received`."""
         return self.sides(direction)[0].peer_received(byte_end)
 
+    def is_late(self, direction: Direction, byte_end: int) -> bool:
+        """Nobody knows when a side sent the byte before `byte_end` first: see `Side.is_late`."""
+        return self.sides(direction)[0].is_late(byte_end)
+
     # Reassembly
 
     @property

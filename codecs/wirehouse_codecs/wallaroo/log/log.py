@@ -121,6 +121,7 @@ class Conversation:
             unseen=unseen,
             cookie_hash=self._cookie_hash,
             peer_received=self._connection.peer_received,
+            is_late=self._connection.is_late,
         )
         session.memory.doubt_ns = self._doubt_ns
         return session
@@ -420,6 +421,7 @@ class Conversation:
                 self._options,
                 cookie_hash=self._cookie_hash,
                 peer_received=self._connection.peer_received,
+                is_late=self._connection.is_late,
                 state=carried.memory,
             )
         self._fast = runner.Connection(reader, self._options, self._new_session, session)

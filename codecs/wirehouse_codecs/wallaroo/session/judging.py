@@ -27,6 +27,8 @@ class Judgement:
 
     where: Where
     peer_received_of: PeerReceived
+    #: Nobody knows when its last byte was sent first.
+    is_late: bool = False
     #: What may be kept of a cookie; None = nothing.
     cookie_hash: Callable[[bytes], bytes] | None = None
     found: list[Found] = field(default_factory=list)
@@ -40,7 +42,7 @@ class Judgement:
     next: State | None = None
 
     def peer_received(self) -> int:
-        """How many bytes of the other side its sender had received."""
+        """How many bytes of the other side its sender had received. It may be more if the frame `is_late`."""
         return self.peer_received_of(self.where.direction, self.where.byte_end)
 
 

@@ -62,7 +62,7 @@ class Session:
 
     `started_late` and `unseen` are those of `Memory.begin`. `state` is the memory of an earlier window, to continue
     from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
-    received when it sent those before a position.
+    received when it sent those before a position. `is_late`: whether nobody knows when the byte before one was sent first.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class Session:
         unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         peer_received: PeerReceived = everything,
+        is_late: Callable[[Direction, int], bool] = lambda _direction, _byte_end: False,
         state: Memory | None = None,
     ) -> None:
         self._options = options
         self._peer_received = peer_received
+        self._is_late = is_late
         self._cookie_hash = cookie_hash
         self.memory = state or Memory.begin(dialect, started_late=started_late, unseen=unseen)
 
@@ -87,7 +89,9 @@ class Session:
         if memory.ended is not None:
             raise ValueError("the connection has ended")
         frame, at_ns = received.decoded.frame, received.place.arrived_at_ns
-        judgement = Judgement(Where.of(received), self._peer_received, self._cookie_hash)
+        where = Where.of(received)
+        is_late = self._is_late(where.direction, where.byte_end)
+        judgement = Judgement(where, self._peer_received, is_late, self._cookie_hash)
         in_doubt = memory.doubt_ns is not None and at_ns >= memory.doubt_ns
         if in_doubt:
             memory.doubt()

@@ -40,7 +40,8 @@ def take_notify(memory: Memory, judgement: Judgement, notify: Notify) -> None:
             stream.act(Action.NOTIFY_ASKED)
         else:
             received = judgement.peer_received()
-            owed = stream.owes(received)
+            # A late one may answer a NACK that its host seems not to have received.
+            owed = stream.owes(received) or judgement.is_late
             _check_reference(memory, judgement, notify, stream, received, owed=owed)
             step = stream.act(Action.NOTIFY)
             if not stream.assumed and not memory.partial and not owed:

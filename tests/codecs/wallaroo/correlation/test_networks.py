@@ -18,7 +18,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 Row = dict[str, Any]
 
 
-@pytest.mark.parametrize("seed", fast_first(range(1_000), 4, most=30))
+@pytest.mark.parametrize("seed", fast_first([171, *range(171), *range(172, 1_000)], 4, most=30))
 def test_a_legal_network_breaks_no_rule(seed: int) -> None:
     assert found(segments(landed_packets(Network(seed).packets), PORT)) == set()
 
