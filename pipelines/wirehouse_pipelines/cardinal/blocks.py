@@ -1,247 +1,299 @@
-"""Assembly of most blocks by Spark expressions, without looking at messages one by one.
+"""The first stage of Cardinal's gold: blocks from their messages, each as far as its messages go.
 
-A block is *regular* if it is complete and the order of its messages doesn't matter: it has one Batch, every key is
-under exactly one counted prefix, and no key is set or deleted in two ways. Everything about such a block follows from
-the set of its messages: which keys arrived, how many under each prefix, and when the last one that was needed arrived.
-
-These expressions complete only regular blocks, and recognise all others. The others go to the exact fold of the codec
-(`wirehouse_codecs.cardinal.session.assembly`), which is the only place where the rules about blocks are judged.
-
-How: each message is taken apart into *parts*, rows of (block, slot, key). The key of a part is chosen so that sorting
-puts what is counted right behind what counts it: the keys that begin with a prefix behind the prefix, the items of a
-sub-batch behind its id. So a running `last` over the sorted parts finds the *owner* of each part.
+The messages of a block come together by its hash, in the order of arrival. The fast assembler of the codec decides
+regular blocks, many at once; the readable one, `session.assembly`, takes all others. The chain decides only later when
+a block's life ended, and what came too late. So the stage writes blocks to an internal table, and to their final place
+only the updates of complete blocks; hardly any of these has to be taken back.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-#: One block of one source. The hash comes first: Spark sorts by the first bytes of the first column.
-BLOCK = ("block_hash", "source")
-#: The location of a message. As a struct, `at`, locations sort by arrival.
-PLACE = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "topic", "partition", "offset")
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-#: Slots of a block's parts in sort order: its Batch; sub-batches, each then its items; prefixes, each then its keys.
-BATCH, SUBBATCH, KEY = 0, 1, 2
-#: The ways in which messages give a part, one bit each. NAMED: an entry of the Batch counts or announces it.
-NAMED, MESSAGE, SET, DELETE, ITEM_SET, ITEM_DELETE, INLINE_SET, INLINE_DELETE = (1 << bit for bit in range(8))
-MESSAGES = MESSAGE | SET | DELETE
-SETS = SET | ITEM_SET | INLINE_SET
-DELETES = DELETE | ITEM_DELETE | INLINE_DELETE
+from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
+from wirehouse_codecs.cardinal.fast.assembly import assemble_columns
+from wirehouse_codecs.cardinal.session.assembly import assemble
+from wirehouse_codecs.cardinal.session.block import Block
+from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
+from wirehouse_pipelines.cardinal.rows import (
+    BLOCK,
+    BLOCKS,
+    KEY,
+    MESSAGE,
+    OVER,
+    REORG_KINDS,
+    STATE,
+    TYPES,
+    UPDATES,
+    Sources,
+    as_state,
+    block_row,
+    finding_row,
+    number,
+    places,
+    received,
+)
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.stages.buckets import with_all
 
-BATCH_TYPE = "struct<number:decimal(20,0),weight:binary,parent:binary>"
-#: The columns of a part; null where they don't apply.
-PART = {
-    "slot": "int",
-    "key": "binary",
-    "way": "int",
-    "value": "binary",  # what the key is set to
-    "content": "binary",  # beside the value: equal for repeats, different for contradictions
-    "origin": "binary",  # the sub-batch item that it is in
-    "expected": "bigint",  # messages counted under a prefix, or items of a sub-batch
-    "tracked": "boolean",
-    "name": "binary",
-    "batch": BATCH_TYPE,
-}
+Array = np.ndarray[Any, Any]
+#: Rows of the stage: messages, and where the lives of their blocks ended before, which come first.
+ENDED_NS: Final = "ended_ns"
+SCHEMA: Final = pa.schema([*MESSAGE, (ENDED_NS, pa.int64())])
+#: Rows that are returned: topics that are or may be reorg channels.
+TOPICS: Final = "topics"
+_NOT_ASSEMBLED: Final = ("window_start", "row_kind", "at", "judged", "stall", "decoder_version")
+#: Columns of BLOCKS that assembly gives, with the number of the block in its batch.
+ASSEMBLED: Final = pa.schema(
+    [
+        ("block", pa.int64()),
+        *(field for field in TYPES[BLOCKS] if field.name not in _NOT_ASSEMBLED),
+    ]
+)
+_NEVER: Final = np.iinfo(np.int64).min
 
 
-def _part(slot: int, key: Column, way: Column | int, **columns: Column) -> Column:
-    """The struct of a part; columns that aren't given are null."""
-    columns |= {"slot": F.lit(slot), "key": key, "way": F.lit(way) if isinstance(way, int) else way}
-    return F.struct(*(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()))
+def fold_blocks(
+    batches: Iterable[pa.RecordBatch], sources: Sources, windows: Windows
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The fold of the stage: SCHEMA by block, in the order of arrival."""
+    topics = _Topics(sources)
+    for rows in whole_keys(batches):
+        is_reorg = pc.is_in(rows.column("kind"), pa.array(REORG_KINDS))
+        yield from topics.take(rows, is_reorg)
+        yield STATE, as_state(rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid())), "reorg")
+        lives, bounds, is_over = _lives(rows.filter(pc.invert(is_reorg)), sources)
+        if lives.num_rows:
+            blocks, updates = assembled(lives, bounds, sources, windows)
+            yield BLOCKS, _placed(blocks, is_over, sources, windows)
+            yield UPDATES, _new_updates(updates, is_over, sources)
 
 
-def _entry(entry: Column) -> Column:
-    """The part that an entry of a Batch gives: a counted prefix, a sub-batch's id, or an inline key; else null.
+def whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut ordered batches elsewhere: no block is in two of them."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        rows = batch if not held else pa.concat_batches([*held[-1:], batch])
+        last = int(begins_of(rows)[-1])
+        if last or not held:
+            whole = pa.concat_batches([*held[:-1], rows.slice(0, last)])
+            held = [rows.slice(last)]
+            if whole.num_rows:
+                yield whole
+        else:
+            # Still the same block.
+            held.append(batch)
+    if held:
+        yield pa.concat_batches(held)
 
-    An entry with several fields gives its key in two ways, so the block isn't regular.
+
+def begins_of(rows: pa.RecordBatch, *more: Array) -> Array:
+    """The rows with which blocks begin. `more` are further columns; where one changes, another block begins."""
+    if not rows.num_rows:
+        return np.zeros(0, np.int64)
+    begins = np.zeros(rows.num_rows, bool)
+    begins[0] = True
+    for name in KEY:
+        column = rows.column(name)
+        begins[1:] |= np.asarray(pc.not_equal(column[1:], column[:-1]))
+    for values in more:
+        begins[1:] |= values[1:] != values[:-1]
+    return np.flatnonzero(begins)
+
+
+class _Topics:
+    """Finds topics that are named like reorg channels, or that carry a Reorg or ReorgComplete."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._is_named = {name: reorg_channel_name(source.options) for name, source in sources.items()}
+        self._found: set[tuple[str, str | None]] = set()
+
+    def take(self, rows: pa.RecordBatch, is_reorg: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Those of these rows that are new."""
+        columns = {"source": rows.column("source"), "topic": rows.column("topic"), "reorg": is_reorg}
+        seen = pa.table(columns).group_by(["source", "topic"], use_threads=False).aggregate([("reorg", "any")])
+        new = [
+            (source, topic)
+            for source, topic, reorg in zip(*(seen[name].to_pylist() for name in seen.column_names), strict=True)
+            if reorg or (topic is not None and self._is_named[source](topic))
+        ]
+        new = [one for one in new if one not in self._found]
+        self._found.update(new)
+        if new:
+            told = [
+                {"source": source, "window_start": self._sources[source].windows[0], "topic": topic}
+                for source, topic in new
+            ]
+            yield TOPICS, pa.RecordBatch.from_pylist(told)
+
+
+def starts_of(rows: pa.RecordBatch, sources: Sources) -> Array:
+    """For each row the begin of its source's windows."""
+    names = rows.column("source").dictionary_encode()
+    starts = np.array([sources[name].start_ns for name in names.dictionary.to_pylist()], np.int64)
+    found: Array = starts[np.asarray(names.indices)]
+    return found
+
+
+def _lives(rows: pa.RecordBatch, sources: Sources) -> tuple[pa.RecordBatch, Array, Array]:
+    """Messages of blocks that live, the bounds of the blocks, and whether each is over.
+
+    Messages up to the horizon after the end of a life are too late; after it the hash may live again. A carried block
+    is over if time alone ended its life before the windows.
     """
-    named = {"tracked": entry["tracked"], "name": entry["name"]}
-    way = F.when(entry["is_delete"], INLINE_DELETE).otherwise(INLINE_SET)
-    given = (entry["value"].isNotNull(), entry["count"].isNotNull(), entry["is_delete"], entry["subbatch"].isNotNull())
-    several = sum((field.cast("int") for field in given), F.lit(0)) > 1
-    return (
-        F.when(several, _part(KEY, entry["name"], INLINE_SET | INLINE_DELETE))
-        .when(entry["count"].isNotNull(), _part(KEY, entry["name"], NAMED, expected=entry["count"], **named))
-        .when(entry["subbatch"].isNotNull(), _part(SUBBATCH, entry["subbatch"], NAMED, **named))
-        .when(entry["tracked"], _part(KEY, entry["name"], way, value=entry["value"]))
-    )
+    begins = begins_of(rows)
+    arrived, ended = (np.asarray(pc.fill_null(rows.column(name), _NEVER)) for name in ("arrived_at_ns", ENDED_NS))
+    sizes = np.diff([*begins, rows.num_rows])
+    is_message = ended == _NEVER
+    until = np.repeat(np.maximum.reduceat(ended, begins), sizes) if len(begins) else ended
+    kept = is_message & ((until == _NEVER) | (arrived > until + HORIZON_NS))
+    rows, arrived = rows.filter(pa.array(kept)), arrived[kept]
+    begins = begins_of(rows)
+    sizes = np.diff([*begins, rows.num_rows])
+    carried = np.asarray(rows.column("window_start").is_null())
+    ended_ns = np.repeat(arrived[begins], sizes) + HORIZON_NS + 1
+    over = np.repeat(carried[begins], sizes) & (ended_ns < starts_of(rows, sources))
+    kept = ~over | carried | (arrived > ended_ns + HORIZON_NS)
+    rows, is_over = rows.filter(pa.array(kept)), (over & carried)[kept]
+    begins = begins_of(rows, is_over)
+    return rows, np.append(begins, rows.num_rows), is_over[begins]
 
 
-def _parts_of_avro() -> Column:
-    """The parts that a Batch, SubBatchHeader or SubBatchMsg gives: itself, and each entry or key inside."""
-    same = F.col("content_digest")
-    # Index as 8 bytes big-endian: items follow their sub-batch in the order of their index.
-    item = F.concat("batch_id", F.unhex(F.lpad(F.hex("item_index"), 16, "0")))
-    batch = _part(BATCH, F.lit(bytearray()), MESSAGE, content=same, batch=F.struct("number", "weight", "parent"))
-    header = _part(SUBBATCH, F.col("batch_id"), MESSAGE, content=same, expected=F.col("item_count"))
-    one_item = _part(SUBBATCH, item, MESSAGE, content=same)
-    itself = F.when(_is("batch"), batch).when(_is("sub_batch_header"), header).otherwise(one_item)
-    inside = (
-        F.transform("updates", _entry),
-        F.transform("sets", lambda entry: _part(KEY, entry["key"], ITEM_SET, value=entry["value"], origin=item)),
-        F.transform("deletes", lambda key: _part(KEY, key, ITEM_DELETE, origin=item)),
-    )
-    return F.concat(F.array(itself), *(F.coalesce(parts, F.array().cast(_PARTS)) for parts in inside))
+def assembled(
+    rows: pa.RecordBatch, bounds: Array, sources: Sources, windows: Windows
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Blocks as ASSEMBLED, and the updates of those that are complete. Block i has the rows from bounds[i] on."""
+    found = assemble_columns(rows, bounds)
+    begins, ends = bounds[:-1], bounds[1:] - 1
+    # Only the readable assembler judges rules about topics.
+    judged = [name for name, source in sources.items() if source.options.topics or source.options.prefixes]
+    of_block = rows.column("source").take(pa.array(begins))
+    regular = found.regular & ~np.asarray(pc.is_in(of_block, pa.array(judged, pa.string())))
+    at = np.flatnonzero(regular)
+    batch, completed = found.batch[at], found.completed[at]
+    head = {name: rows.column(name).take(pa.array(batch)) for name in ("number", "weight", "parent")}
+    struct = ASSEMBLED.field("batch").type
+    counts = found.counts.take(pa.array(at)).cast(ASSEMBLED.field("expected").type)
+    columns = {
+        "block": pa.array(at),
+        **{name: rows.column(name).take(pa.array(batch)) for name in KEY},
+        "batch": pa.StructArray.from_arrays([head[field.name] for field in struct], fields=list(struct)),
+        "first_at": places(rows, begins[at]),
+        "batch_at": places(rows, batch),
+        "last_at": places(rows, ends[at]),
+        "completed_at": places(rows, completed),
+        "expected": counts,
+        "received": counts,
+        "missing": _no_lists(len(at), ASSEMBLED.field("missing").type),
+        "messages": pa.array(bounds[1:][at] - begins[at]),
+        "duplicates": pa.array(found.duplicates[at]),
+        "findings": _no_lists(len(at), ASSEMBLED.field("findings").type),
+    }
+    blocks = [with_all(pa.RecordBatch.from_pydict(columns), ASSEMBLED)]
+    updates = [
+        _updates(rows, found.updates.filter(pa.array(regular[np.asarray(found.updates["block"])])), found, windows)
+    ]
+    for odd in np.flatnonzero(~regular).tolist():
+        mine = rows.slice(bounds[odd], bounds[odd + 1] - bounds[odd])
+        source = mine.column("source")[0].as_py()
+        block = assemble(mine.column("block_hash")[0].as_py(), received(mine), sources[source].options)
+        blocks.append(_odd(block, odd, source, windows))
+        updates.append(_odd_updates(block, odd, source, windows))
+    return pa.concat_batches(blocks), pa.concat_batches(updates)
 
 
-_PARTS = f"array<struct<{','.join(f'{name}:{kind}' for name, kind in PART.items())}>>"
+def _no_lists(count: int, kind: pa.ListType) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.nulls(0, kind.value_type))
 
 
-def _is(*kinds: str) -> Column:
-    return F.col("kind").isin(*kinds)
+def _odd(block: Block, at: int, source: str, windows: Windows) -> pa.RecordBatch:
+    findings = [
+        finding_row(finding) | {"window_start": windows.of(known_at.arrived_at_ns)}
+        for finding, known_at in zip(block.findings, block.known_at, strict=True)
+    ]
+    row = block_row(block) | {"block": at, "source": source, "findings": findings}
+    return pa.RecordBatch.from_pylist([row], schema=ASSEMBLED)
 
 
-def parts(messages: DataFrame) -> DataFrame:
-    """Each message of a block, and each entry and key inside a message, as parts."""
-    place = [*(F.col(name) for name in BLOCK), F.struct(*PLACE).alias("at")]
-    is_set, value = _is("batch_msg"), F.col("value")
-    content = {"value": F.when(is_set, value), "content": F.when(~is_set, value)}
-    one = _part(KEY, F.col("key"), F.when(is_set, SET).otherwise(DELETE), **content)
-    keyed = messages.where(_is("batch_msg", "batch_delete_msg")).select(*place, one.alias("part"))
-    avro = messages.where(_is("batch", "sub_batch_header", "sub_batch_msg")).select(
-        *place, F.explode(_parts_of_avro()).alias("part")
-    )
-    return keyed.union(avro.where("part IS NOT NULL")).select(*BLOCK, "at", "part.*")
+#: Rows of UPDATES, with the number of the block in its batch and when it was complete.
+_UPDATE: Final = pa.schema(
+    [
+        ("block", pa.int64()),
+        ("completed_at_ns", pa.int64()),
+        *(
+            (name, kind)
+            for name, kind in (
+                *((name, pa.string()) for name in ("source", "window_start", "operation")),
+                *((name, pa.binary()) for name in ("block_hash", "key", "value", "capture_id")),
+                ("number", ASSEMBLED.field("batch").type.field("number").type),
+                ("record_number", pa.int64()),
+            )
+        ),
+    ]
+)
 
 
-def _has(way: int) -> Column:
-    return F.col("ways").bitwiseAND(way) != 0
+def _updates(rows: pa.RecordBatch, updates: pa.RecordBatch, found: Any, windows: Windows) -> pa.RecordBatch:
+    """The updates of regular blocks."""
+    whose, at = np.asarray(updates["block"]), updates["row"]
+    batch, completed = pa.array(found.batch[whose]), pa.array(found.completed[whose])
+    completed_ns = rows.column("arrived_at_ns").take(completed)
+    moments = completed_ns.dictionary_encode()
+    names = pa.array([windows.of(ns) for ns in moments.dictionary.to_pylist()], pa.string())
+    columns = {
+        "block": updates["block"],
+        "completed_at_ns": completed_ns,
+        "source": rows.column("source").take(batch),
+        "window_start": names.take(moments.indices),
+        "operation": pc.if_else(updates["value"].is_valid(), "set", "delete"),
+        "block_hash": rows.column("block_hash").take(batch),
+        "key": updates["key"],
+        "value": updates["value"],
+        "capture_id": rows.column("capture_id").take(at),
+        "number": rows.column("number").take(batch),
+        "record_number": rows.column("record_number").take(at),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in _UPDATE.names], schema=_UPDATE)
 
 
-def _in_one_way() -> Column:
-    """A key is given in exactly one way: the bits other than NAMED are a power of two."""
-    ways = F.col("ways").bitwiseAND(~NAMED)
-    return ways.bitwiseAND(ways - 1) == 0
+def _odd_updates(block: Block, at: int, source: str, windows: Windows) -> pa.RecordBatch:
+    if block.completed_place is None or block.batch is None:
+        return pa.RecordBatch.from_pylist([], schema=_UPDATE)
+    completed_ns = block.completed_place.arrived_at_ns
+    whole = {
+        "block": at,
+        "completed_at_ns": completed_ns,
+        "source": source,
+        "window_start": windows.of(completed_ns),
+        "block_hash": block.block_hash,
+        "number": number(block.batch.number),
+    }
+    rows = [
+        whole
+        | {"operation": "delete" if update.value is None else "set", "key": update.key, "value": update.value}
+        | {"capture_id": update.place.capture_id, "record_number": update.place.record_number}
+        for update in block.updates
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_UPDATE)
 
 
-def unique_parts(parts: DataFrame, tasks: int) -> DataFrame:
-    """One row for each part of a block: when it came first, how often, and whether all messages that give it agree.
-
-    At least `tasks` tasks sort the parts. If the session's number for shuffles is higher it applies, and the planner
-    joins small tasks.
-    """
-    usual = int(parts.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    message = F.col("way").bitwiseAND(MESSAGES) != 0
-    value, content, origin = (
-        F.coalesce(F.min(name) != F.max(name), F.lit(False)) for name in ("value", "content", "origin")
-    )
-    differs = value | content | origin
-    # A sub-batch with two names, or a name that isn't UTF-8, is rare enough for the fold.
-    renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
-    return (
-        (parts.repartition(tasks, *BLOCK) if tasks > usual else parts.repartition(*BLOCK))
-        .groupBy(*BLOCK, "slot", "key")
-        .agg(
-            F.bit_or("way").alias("ways"),
-            F.count_if(message).alias("messages"),
-            F.min(F.when(F.col("way") != NAMED, F.col("at"))).alias("first_at"),
-            F.max("at").alias("last_at"),
-            F.max("value").alias("value"),
-            F.max("origin").alias("origin"),
-            F.max("expected").alias("expected"),
-            F.max("tracked").alias("tracked"),
-            F.min("name").alias("name"),
-            F.max("batch").alias("batch"),
-            F.coalesce(differs | renamed, F.lit(False)).alias("differs"),
-        )
-        .withColumn("differs", F.col("differs") | ((F.col("slot") == KEY) & ~_in_one_way()))
-    )
+def _placed(blocks: pa.RecordBatch, is_over: Array, sources: Sources, windows: Windows) -> pa.RecordBatch:
+    """Rows of BLOCKS. A block whose messages are all carried is in the first window."""
+    last_ns = pc.struct_field(blocks.column("last_at"), "arrived_at_ns").to_pylist()
+    names = blocks.column("source").to_pylist()
+    placed = [max(windows.of(ns), sources[name].windows[0]) for ns, name in zip(last_ns, names, strict=True)]
+    kinds = np.where(is_over[np.asarray(blocks.column("block"))], OVER, BLOCK)
+    rows = blocks.append_column("window_start", pa.array(placed, pa.string()))
+    return rows.append_column("row_kind", pa.array(kinds, pa.string()))
 
 
-def owned_parts(unique: DataFrame) -> DataFrame:
-    """Each part with `owner`, the prefix or sub-batch that counts it. `odd`: the order of messages matters."""
-    order = Window.partitionBy(*BLOCK).orderBy("slot", "key")
-    # A sub-batch's header sorts with its id in the Batch. A header that the Batch doesn't announce owns its items, too.
-    heads = _has(NAMED) | ((F.col("slot") == SUBBATCH) & (F.length("key") == 32))
-    head = F.when(heads, F.struct("slot", "key", "expected", "tracked", "name"))
-    until_here = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    owner, outer = F.col("owner"), F.col("outer")
-
-    def begins(of: Column) -> Column:
-        return F.coalesce((of["slot"] == F.col("slot")) & F.startswith(F.col("key"), of["key"]), F.lit(False))
-
-    bounded = (
-        (F.col("slot") == SUBBATCH)
-        | (F.length("key") == F.length(owner["key"]))
-        | F.endswith(owner["key"], F.lit(b"/"))
-    )
-    nested = _has(NAMED) & (F.col("slot") == KEY) & begins(outer)
-    return (
-        unique.withColumn("owner", F.last(head, ignorenulls=True).over(until_here))
-        .withColumn("outer", F.last(head, ignorenulls=True).over(before))
-        .withColumn("odd", F.col("differs") | nested | (begins(owner) & ~bounded))
-        .withColumn("owner", F.when(begins(owner) & bounded, owner))
-        .drop("outer", "differs")
-    )
-
-
-def _index_too_high() -> Column:
-    """The highest item of a sub-batch isn't below its count. Both are compared as 8 bytes, big-endian."""
-    return F.substring("highest", 33, 8) >= F.unhex(F.lpad(F.hex("expected"), 16, "0"))
-
-
-def _counted(owned: DataFrame) -> DataFrame:
-    """One row for each block and owner: expected, received, when the last part that counts came, and `odd`."""
-    came, owner = F.col("messages") > 0, F.col("owner")
-    item = (F.col("slot") == SUBBATCH) & (F.length("key") > 32)
-    counts = came & ((F.col("slot") == KEY) | item)
-    return owned.groupBy(*BLOCK, "slot", owner["key"].alias("owner_key")).agg(
-        F.max(owner["expected"]).alias("expected"),
-        F.max(owner["tracked"]).alias("tracked"),
-        F.max(owner["name"]).alias("name"),
-        F.count_if(counts).alias("received"),
-        F.max(F.when(came, F.col("first_at"))).alias("settled_at"),
-        F.max(F.when(item, F.col("key"))).alias("highest"),
-        F.min(F.when(came, F.col("first_at"))).alias("first_at"),
-        F.max("last_at").alias("last_at"),
-        F.sum("messages").alias("messages"),
-        F.count_if(came).alias("unique_messages"),
-        F.max("batch").alias("batch"),
-        F.max("odd").alias("odd"),
-    )
-
-
-def summaries(owned: DataFrame) -> DataFrame:
-    """One row for each block. A block that isn't `regular` goes to the exact fold."""
-    subbatch, tracked = F.col("slot") == SUBBATCH, F.coalesce("tracked", F.lit(False))
-    is_batch = F.col("slot") == BATCH
-    short = tracked & (F.col("expected").isNull() | (F.col("received") < F.col("expected")))
-    surplus = (F.col("received") > F.col("expected")) | (subbatch & F.coalesce(_index_too_high(), F.lit(False)))
-    # Nothing in the Batch counts these messages.
-    stray = ~is_batch & (F.col("messages") > 0) & F.col("tracked").isNull()
-    odd = F.col("odd") | short | stray | F.coalesce(surplus, F.lit(False))
-    count = F.when(tracked, F.struct(F.col("name").cast("string").alias("name"), F.col("expected").alias("messages")))
-    return (
-        _counted(owned)
-        .groupBy(*BLOCK)
-        .agg(
-            F.max("batch").alias("batch"),
-            F.min(F.when(is_batch, F.col("first_at"))).alias("batch_at"),
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
-            F.max(F.when(is_batch | tracked, F.col("settled_at"))).alias("completed_at"),
-            F.sum("messages").alias("messages"),
-            (F.sum("messages") - F.sum("unique_messages")).alias("duplicates"),
-            F.sort_array(F.collect_list(count)).alias("expected"),
-            F.collect_list(F.when(subbatch & tracked, F.col("owner_key"))).alias("subbatches"),
-            (F.max("batch").isNotNull() & ~F.bool_or(odd)).alias("regular"),
-        )
-    )
-
-
-def updates(owned: DataFrame, complete: DataFrame) -> DataFrame:
-    """The keys that the regular blocks `complete` (block_hash, source, number, subbatches, completed_at) change."""
-    whose = complete.select(*BLOCK, "number", "subbatches", "completed_at")
-    # For a key in an item the sub-batch must be tracked, for another key its prefix. Inline keys here are tracked.
-    from_item = F.array_contains("subbatches", F.substring("origin", 1, 32))
-    tracked = F.when(F.col("origin").isNotNull(), from_item).when(_has(SET | DELETE), F.col("owner.tracked"))
-    keys = owned.where((F.col("slot") == KEY) & _has(SETS | DELETES))
-    return (
-        keys.join(whose, list(BLOCK))
-        .where(F.coalesce(tracked, F.lit(True)))
-        .withColumn("is_delete", _has(DELETES))
-        .select(*BLOCK, "number", "key", "value", "is_delete", F.col("first_at").alias("at"), "completed_at")
-    )
+def _new_updates(updates: pa.RecordBatch, is_over: Array, sources: Sources) -> pa.RecordBatch:
+    """The updates of blocks that were completed in the windows."""
+    is_new = np.asarray(updates["completed_at_ns"]) >= starts_of(updates, sources)
+    return updates.filter(pa.array(is_new & ~is_over[np.asarray(updates["block"])]))

@@ -1,11 +1,10 @@
 """Gold of Cardinal Streams: blocks, the keys that they change, the chain, and the rules that need whole blocks.
 
-The job in order:
+Three stages, each a module beside this one:
 
-1. Read the messages of the windows, and those of blocks that were still open before.
-2. Complete regular blocks by Spark expressions (`blocks`), and all others by the exact fold (`folds.fold_blocks`).
-3. Order the blocks of each source in arrival order (`folds.order_chain`). This decides when a block's life ends.
-4. Write the tables.
+1. `blocks` assembles each block from its messages: those of the windows, and those of blocks that were still alive.
+2. `chain` orders the blocks of each source in the order of arrival. This decides when a block's life ends.
+3. `settling` writes each block as it is at the end of its windows, and judges what never came.
 
 State from window to window: the messages of blocks whose life hasn't ended, Reorgs, blocks whose life ended lately,
 refused blocks, and the chain itself.
@@ -13,458 +12,198 @@ refused blocks, and the chain itself.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import or_
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+import pyarrow as pa
 
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
-from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session.channels import reorg_channel_pattern
-from wirehouse_pipelines.cardinal import blocks, folds
-from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
-from wirehouse_pipelines.delta import spark_tables
-from wirehouse_pipelines.jobs.job import Cut, Work
-
-VERSION = "5"
-SILVER = "silver.cardinal"
-STATE = "gold.cardinal_state"
-OUTPUTS = (
-    "gold.cardinal_batches_history",
-    "gold.cardinal_batch_updates",
-    "gold.cardinal_chain_updates",
-    "gold.cardinal_chain_history",
-    "gold.cardinal_reorgs_history",
-    "gold.cardinal_found",
+from wirehouse_pipelines.cardinal import blocks, chain, settling
+from wirehouse_pipelines.cardinal.rows import (
+    ARRIVAL,
+    BATCHES,
+    BLOCKS,
+    CHAIN,
+    CHAIN_UPDATES,
+    FOUND,
+    KEY,
+    PLACE,
+    READ,
+    REORGS,
+    SILVER,
     STATE,
+    TYPES,
+    UPDATES,
+    Sources,
+    Whose,
+    messages_of,
 )
-REORGS = ("reorg", "reorg_complete")
-#: At most this many blocks and sub-batches are sent to all tasks: some ten megabytes.
-_MOST_BROADCAST = 100_000
-#: A task has memory to sort this many messages.
-_TASK_MESSAGES = 500_000
+from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.delta.spark_tables import Files
+from wirehouse_pipelines.jobs import steps
+from wirehouse_pipelines.jobs.job import Cut, Span, Work
+from wirehouse_pipelines.stages import Input, Order, Prepare, Stage, Written
 
+VERSION = "6"
+OUTPUTS: Final = (BATCHES, UPDATES, CHAIN_UPDATES, CHAIN, REORGS, FOUND, STATE, BLOCKS)
+_PLACED: Final = dict.fromkeys(("source", "block_hash", *PLACE), ())
+_Row = Mapping[str, Any]
 
-@dataclass
-class _Run:
-    """One run of the job: the frames that its tables are made from, each computed once."""
 
-    work: Work
+def _new(work: Work, prepare: Prepare, spans: Sequence[Span] | None = None) -> Input:
+    """Messages of the windows."""
+    files = spark_tables.files(work.lake, SILVER, work.spans if spans is None else spans, "message")
+    return Input(SILVER, files, READ, prepare)
 
-    @cached_property
-    def options(self) -> Mapping[str, CardinalOptions]:
-        spans = self.work.spans
-        return {span.source: CardinalOptions.from_mapping(self.work.source(span.source).options) for span in spans}
 
-    @cached_property
-    def state(self) -> DataFrame:
-        return self.work.read_state(STATE)
+def _carried(work: Work, kind: str, columns: Mapping[str, Sequence[str]], prepare: Prepare) -> Input:
+    """State of a kind."""
+    alive = work.alive()
+    return Input(STATE, spark_tables.files(work.lake, STATE, alive, kind) if alive else [], columns, prepare)
 
-    def carried(self, kind: str) -> DataFrame:
-        return self.state.where(F.col("row_kind") == kind)
 
-    @cached_property
-    def arrived(self) -> DataFrame:
-        """Decoded messages of the windows."""
-        silver = self.work.read(SILVER).where("row_kind = 'message'")
-        return silver.select(
-            "source", "window_start", *PLACE, "message", F.col("message.block_hash").alias("block_hash")
-        )
+def _made(work: Work, table: str, written: Written, prepare: Prepare) -> Input:
+    """All columns of what an earlier stage has written into a table."""
+    return Input(table, steps.passed(work, table, written[table]), dict.fromkeys(TYPES[table].names, ()), prepare)
 
-    @cached_property
-    def messages(self) -> DataFrame:
-        """Messages of living blocks: new ones, and those carried from earlier windows."""
-        new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
-        if not self.work.before:
-            return new
-        over = F.broadcast(self._over)
-        return _without_late(self._carried_messages.unionByName(_without_late(new, self._ended_before)), over)
 
-    @cached_property
-    def _ended_before(self) -> DataFrame:
-        return self.carried("closed").select(*BLOCK, F.col("arrived_at_ns").alias("ended_ns"))
+# Blocks
 
-    @cached_property
-    def _carried_messages(self) -> DataFrame:
-        """Messages of blocks that lived at the end of the last window."""
-        return _without_late(self.carried("message").select(*self.arrived.columns), self._ended_before)
 
-    @cached_property
-    def _over(self) -> DataFrame:
-        """Blocks that time alone ended since the last window: block_hash, source, ended_ns."""
-        over = self._carried_messages.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
-        return over.where(~self.work.is_new("ended_ns"))
-
-    @cached_property
-    def fields(self) -> DataFrame:
-        """`messages` with the message's fields as columns."""
-        return _fields(self.messages)
-
-    @cached_property
-    def parts(self) -> DataFrame:
-        messages = sum(file.rows for file in spark_tables.files(self.work.lake, SILVER, self.work.spans))
-        unique = blocks.unique_parts(blocks.parts(self.fields), messages // _TASK_MESSAGES)
-        return self.work.settle(blocks.owned_parts(unique), eager=False)
-
-    @cached_property
-    def summaries(self) -> DataFrame:
-        """One row for each block, `regular` or not. Only the fold judges rules about topics."""
-        judged = [name for name, options in self.options.items() if options.topics or options.prefixes]
-        regular = F.col("regular") & ~F.col("source").isin(*judged)
-        return self.work.settle(blocks.summaries(self.parts).withColumn("regular", regular))
-
-    @cached_property
-    def counted(self) -> Counter[bool]:
-        """How many blocks with their sub-batches are regular, and how many are not."""
-        counts = self.summaries.groupBy("regular").agg(F.sum(1 + F.size("subbatches")).alias("size"))
-        return Counter({row.regular: row.size for row in counts.collect()})
-
-    def folded(self, wanted: DataFrame, count: int, fields: DataFrame | None = None) -> DataFrame:
-        """The exact fold of the blocks `wanted` (block_hash, source, folds.ENDED), of which there are `count`."""
-        if not count:
-            return self.work.spark.createDataFrame([], from_arrow_schema(folds.FOLDED))
-        whose = (self.fields if fields is None else fields).withColumn("at", F.struct(*PLACE))
-        whose = whose.join(_sent_if_few(wanted, count), list(BLOCK))
-        return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
-
-    @cached_property
-    def living(self) -> tuple[DataFrame, DataFrame]:
-        """Regular blocks and folded blocks, with all their messages: no life has ended yet."""
-        not_yet = (F.lit(None).cast(from_arrow_type(field.type)).alias(field.name) for field in folds.ENDED)
-        odd = self.summaries.where("NOT regular").select(*BLOCK, *not_yet)
-        return self.summaries.where("regular"), self.folded(odd, self.counted[False])
-
-    @cached_property
-    def seen(self) -> DataFrame:
-        """One row for each block: its Batch, and the locations of its first message, its Batch and its completion."""
-        regular, folded = self.living
-        return _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
-
-    @cached_property
-    def chain(self) -> DataFrame:
-        """The outcomes of the chain for blocks and reorgs, in arrival order."""
-        events = self._block_events(self.seen).unionByName(self._reorg_events())
-        seeds = self._seeds()
-        spans = {span.source: span.windows for span in self.work.spans}
-        ordered = folds.order_chain(events.unionByName(seeds), self.options, self.work.lake.windows, spans)
-        return self.work.settle(ordered)
-
-    def _block_events(self, seen: DataFrame) -> DataFrame:
-        places = {"first_at": folds.FIRST_MESSAGE, "batch_at": folds.BATCH, "completed_at": folds.COMPLETED}
-        kinds = F.array(*(F.struct(F.col(at).alias("at"), F.lit(event).alias("event")) for at, event in places.items()))
-        events = seen.select("source", "block_hash", "batch", F.explode(kinds).alias("it"))
-        return _events(events.select("*", "it.*")).where(self.work.is_new("at.arrived_at_ns"))
-
-    def _reorg_events(self) -> DataFrame:
-        """Events of Reorg and ReorgComplete, and of the messages on channels."""
-        sent = self.arrived.withColumn("at", F.struct(*PLACE)).where(F.col("message.kind").isin(*REORGS))
-        batch = F.struct("message.number", "message.weight", "message.parent").alias("batch")
-        event = F.when(F.col("message.kind") == "reorg", folds.REORG).otherwise(folds.REORG_COMPLETE)
-        reorgs = _events(sent.select("source", "at", "block_hash", batch, event.alias("event")))
-        known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
-        # Most sources have no channel. Then nothing else of these messages is read.
-        named = self.arrived.select("source", "topic").distinct().where(self._is_named_as_channel())
-        topics = reduce(DataFrame.union, (frame.select("source", "topic") for frame in (sent, known, named))).distinct()
-        on_channel = self.arrived.withColumn("at", F.struct(*PLACE)).join(
-            F.broadcast(topics), ["source", "topic"], "left_semi"
-        )
-        batches = on_channel.where("message.kind = 'batch'").select("source", "at", "block_hash", batch)
-        return reorgs.unionByName(self._channel_messages(on_channel, known)).unionByName(
-            _events(batches.withColumn("event", F.lit(folds.CHANNEL_BATCH)))
-        )
-
-    def _channel_messages(self, on_channel: DataFrame, known: DataFrame) -> DataFrame:
-        """For each block, its first message on each partition before and after each ReorgComplete."""
-        block_hash = F.when(~F.col("message.kind").isin(*REORGS), F.col("block_hash")).alias("block_hash")
-        columns = ("source", "topic", "partition", "at", "message.kind", block_hash)
-        new = on_channel.select(*columns, F.lit(True).alias("new"))
-        both = new.unionByName(known.select(*columns, F.lit(False).alias("new")))
-        until_here = Window.partitionBy("source", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
-        completes = F.count_if(F.col("kind") == "reorg_complete").over(until_here)
-        first = (
-            both.withColumn("completes", completes)
-            .where("new")
-            .groupBy("source", "topic", "partition", "completes", "block_hash")
-            .agg(F.min("at").alias("at"))
-        )
-        batch = F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
-        return _events(first.select("source", "at", "block_hash", batch, F.lit(folds.CHANNEL_MESSAGE).alias("event")))
-
-    def _is_named_as_channel(self) -> Column:
-        sources: dict[str, list[str]] = {}
-        for source, options in self.options.items():
-            sources.setdefault(reorg_channel_pattern(options), []).append(source)
-        named = (F.col("source").isin(*names) & F.rlike("topic", F.lit(name)) for name, names in sources.items())
-        return reduce(or_, named)
-
-    def _seeds(self) -> DataFrame:
-        """One row for each source, before its events: the chain at the end of the window before."""
-        rows = [(span.source, folds.SNAPSHOT) for span in self.work.spans]
-        seeds = self.work.spark.createDataFrame(rows, "source STRING, event INT")
-        last = [f"(source = '{name}' AND window_start = '{e.window_start}')" for name, e in self.work.before.items()]
-        known = self.carried("chain").where(" OR ".join(last) or "false").select("source", "snapshot")
-        empty = self.work.spark.createDataFrame([], _EVENT_SCHEMA)
-        return empty.unionByName(seeds.join(known, "source", "left"), allowMissingColumns=True)
-
-    def ordered(self, kind: str) -> DataFrame:
-        return self.chain.where(F.col("row_kind") == kind)
-
-    @cached_property
-    def ended(self) -> DataFrame:
-        """Blocks whose life ended in the windows or just before them: block_hash, source, folds.ENDED, complete."""
-        return self.ordered("closed").select(*BLOCK, F.col("window_start").alias("ended_in"), "closed.*")
-
-    @cached_property
-    def oldest_living_ns(self) -> int | None:
-        """When the first message arrived of those blocks that live at the end of a window; None if there are none."""
-        living = self.ordered("living").select(*BLOCK).distinct()
-        oldest: int | None
-        ((oldest,),) = self.seen.join(living, list(BLOCK), "left_semi").agg(F.min("first_at.arrived_at_ns")).collect()
-        return oldest
-
-    @cached_property
-    def refolded(self) -> DataFrame | None:
-        """The fold, up to their end, of blocks with later messages or judged incomplete. None: no such block."""
-        regular, folded = self.living
-        columns = (*BLOCK, "first_at", "last_at", "completed_at")
-        seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
-        late = F.col("last_at") > F.col("closed_at")
-        this_life = F.col("first_at") < F.col("closed_at")
-        again = (
-            seen.join(self.ended, list(BLOCK))
-            .where(this_life)
-            .where(late | (F.col("judged") & F.col("completed_at").isNull()))
-        )
-        revived = F.expr(f"last_at.arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}").alias("revived")
-        wanted = self.work.settle(again.select(*BLOCK, *folds.ENDED.names, revived))
-        (counted,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
-        if counted.revived:
-            raise Cut(self._first_lives_after(wanted.where("revived")))
-        return self.folded(wanted, counted.blocks) if counted.blocks else None
-
-    @cached_property
-    def folded_late(self) -> DataFrame | None:
-        """The fold of incomplete blocks that time alone ended between the windows. None: no such block."""
-        if not self.work.before:
-            return None
-        late = self.ended.where("judged AND NOT complete").where(~self.work.is_new("closed_at.arrived_at_ns"))
-        wanted = self.work.settle(late.select(*BLOCK, *folds.ENDED.names))
-        count = wanted.count()
-        return self.folded(wanted, count, _fields(self._carried_messages)) if count else None
-
-    def _first_lives_after(self, ended: DataFrame) -> dict[str, str]:
-        """For each source, the window of the first message whose block ended more than the horizon before."""
-        after = self.messages.join(ended, list(BLOCK)).where(f"arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}")
-        return {
-            row.source: row.window
-            for row in after.groupBy("source").agg(F.min("window_start").alias("window")).collect()
-        }
-
-    def final(self, kind: str) -> DataFrame:
-        """Folded rows of a kind. For a block that was folded twice, the rows of the second fold."""
-        _, folded = self.living
-        rows, again, late = folded.where(F.col("row_kind") == kind), self.refolded, self.folded_late
-        if again is not None:
-            twice = again.select(*BLOCK).distinct()
-            rows = rows.join(twice, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
-        if late is not None:
-            late = late.where(F.col("row_kind") == kind)
-            # A hash that lives again in these windows has the row of its new life.
-            again_alive = self.summaries.select(*BLOCK)
-            rows = rows.unionByName(late.join(again_alive, list(BLOCK), "left_anti") if kind == "block" else late)
-        return rows
-
-    @cached_property
-    def regular(self) -> DataFrame:
-        """Regular blocks that weren't folded as well."""
-        regular, again = self.living[0], self.refolded
-        return regular if again is None else regular.join(again.select(*BLOCK).distinct(), list(BLOCK), "left_anti")
-
-
-_EVENT_COLUMNS = ("block_hash", "source", "batch", "first_at", "batch_at", "completed_at")
-_EVENT_SCHEMA = (
-    f"source STRING, at STRUCT<arrived_at_ns: BIGINT, capture_arrived_at_ns: BIGINT, capture_id: BINARY, "
-    f"record_number: BIGINT, topic: STRING, partition: INT, offset: BIGINT>, event INT, block_hash BINARY, "
-    f"batch {blocks.BATCH_TYPE}, snapshot STRING"
-)
-
-
-def _events(frame: DataFrame) -> DataFrame:
-    columns = ("source", "at", "event", "block_hash", "batch")
-    return frame.where("at IS NOT NULL").select(*columns, F.lit(None).cast("string").alias("snapshot"))
-
-
-def _fields(messages: DataFrame) -> DataFrame:
-    return messages.select("source", *PLACE, "message.*")
-
-
-def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
-    """Without messages of blocks in `ended` (block_hash, source, ended_ns). After the horizon a hash may live again."""
-    ended = ended.selectExpr("block_hash AS ended_hash", "source AS ended_source", "ended_ns")
-    lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
-    return messages.join(ended, F.expr(lately), "left_anti")
-
-
-def _sent_if_few(blocks: DataFrame, count: int) -> DataFrame:
-    """`blocks`, at most `count` of them, for a join. If they are few, Spark doesn't shuffle the other side."""
-    return F.broadcast(blocks) if count <= _MOST_BROADCAST else blocks
-
-
-def _block_columns(folded: DataFrame) -> DataFrame:
-    return folded.where("row_kind = 'block'").select(*BLOCK, "block.*")
-
-
-def _at(place: str, *names: str) -> list[Column]:
-    return [F.col(f"{place}.{name}").alias(name) for name in names]
-
-
-def _stamped(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("decoder_version", F.lit(VERSION))
-
-
-def _batches(run: _Run) -> DataFrame:
-    """Blocks that changed: a message came, or they were refused or judged incomplete."""
-    regular = run.regular.withColumn("received", F.col("expected")).withColumn("missing", F.array())
-    folded = _block_columns(run.final("block"))
-    both = folded.unionByName(regular.select(*folded.columns))
-    refused = run.ordered("refused").select(*BLOCK, "refused_at")
-    if run.work.before:
-        known = run.carried("refused").select(*BLOCK, F.struct(*PLACE).alias("refused_at"))
-        refused = refused.unionByName(known)
-    refused = refused.groupBy(*BLOCK).agg(F.min("refused_at").alias("refused_at"))
-    judged = run.ended.where("judged").selectExpr(
-        "block_hash AS ended_hash", "source AS ended_source", "closed_at", "ended_in"
-    )
-    this_life = F.expr("block_hash = ended_hash AND source = ended_source AND first_at <= closed_at")
-    window_of = run.work.window_of
-    changes = {
-        "last_at": window_of("last_at.arrived_at_ns"),
-        "refused_at": window_of("refused_at.arrived_at_ns"),
-        "judged_at": F.when(F.col("completed_at").isNull(), F.col("ended_in")),
-    }
-    # The state at the end of each of these windows.
-    refused_by, judged_by = (
-        F.coalesce(changes[at] <= F.col("window_start"), F.lit(False)) for at in ("refused_at", "judged_at")
-    )
-    status = F.when(refused_by, "refused").when(F.col("completed_at").isNotNull(), "complete").otherwise("incomplete")
-    return (
-        both.join(refused, list(BLOCK), "left")
-        .join(judged, this_life, "left")
-        .withColumn("window_start", F.explode(F.array_distinct(F.array_compact(F.array(*changes.values())))))
-        .where(run.work.in_new_window())
-        .select(
-            *BLOCK,
-            "window_start",
-            "batch.*",
-            status.alias("status"),
-            judged_by.alias("judged"),
-            *("expected", "received", "missing", "messages", "duplicates"),
-            *_at("first_at", "capture_id", "record_number", "arrived_at_ns"),
-            F.col("completed_at.arrived_at_ns").alias("completed_at_ns"),
-            F.col("completed_at.capture_id").alias("completed_capture_id"),
-            F.col("completed_at.record_number").alias("completed_record_number"),
-        )
-    )
-
-
-def _batch_updates(run: _Run) -> DataFrame:
-    complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
-    new = complete.where(run.work.is_new("completed_at.arrived_at_ns"))
-    of_regular = blocks.updates(run.parts, _sent_if_few(new, run.counted[True]))
-    whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
-    of_folded = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*of_regular.columns)
-    operation = F.when(F.col("is_delete"), "delete").otherwise("set")
-    return (
-        of_regular.unionByName(of_folded.where(run.work.is_new("completed_at.arrived_at_ns")))
-        .withColumn("window_start", run.work.window_of("completed_at.arrived_at_ns"))
-        .select(
-            *BLOCK,
-            "window_start",
-            "number",
-            "key",
-            "value",
-            operation.alias("operation"),
-            *_at("at", "capture_id", "record_number"),
-        )
-    )
-
-
-def _newest(frame: DataFrame, *key: str) -> DataFrame:
-    """The last row of each key and window."""
-    last = Window.partitionBy("source", "window_start", *key).orderBy(F.desc("step"))
-    return frame.withColumn("rank", F.row_number().over(last)).where("rank = 1")
-
-
-def _chain_updates(run: _Run) -> DataFrame:
-    rows = run.ordered("update").select("source", "window_start", "update.*")
-    return rows.select("*", *_at("at", "capture_id", "record_number", "arrived_at_ns"))
-
-
-def _chain_history(run: _Run) -> DataFrame:
-    rows = run.ordered("canonical").select("source", "window_start", "step", "canonical.*")
-    return _newest(rows, "block_hash", "valid_from_ns").select("*", *_at("at", "capture_id", "record_number"))
-
-
-def _reorgs_history(run: _Run) -> DataFrame:
-    rows = run.ordered("reorg").select("source", "window_start", "step", "reorg.*", "reorg.at.*")
-    return _newest(rows, "capture_id", "record_number")
-
-
-def _findings(run: _Run) -> DataFrame:
-    columns = ("source", "window_start", "block_hash", "finding")
-    assembly = run.final("finding").select(*columns).where(run.work.in_new_window())
-    place = ("capture_id", "record_number", "topic", "partition", "offset", "arrived_at_ns")
-    findings = assembly.unionByName(run.ordered("finding").select(*columns))
-    return findings.select(
-        *(
-            "source",
-            "window_start",
-            "block_hash",
-            "finding.rule",
-            "finding.severity",
-            "finding.message",
-            "finding.number",
-        ),
-        F.lit("cardinal").alias("protocol"),
-        *_at("finding.at", *place),
-    )
-
-
-def _state(run: _Run) -> DataFrame:
-    """State: messages of blocks that outlive their window, reorgs, ended and refused blocks, and the chain."""
-    names = ("source", "window_start", "block_hash")
-    living = run.ordered("living").select(*names)
-    open_ = run.messages.where(run.work.in_new_window()).where(F.col("arrived_at_ns") >= F.lit(run.oldest_living_ns))
-    open_ = open_.join(F.broadcast(living), list(names), "left_semi")
-    places = {
-        "closed": run.ordered("closed").select(*names, "closed.closed_at.*"),
-        "refused": run.ordered("refused").select(*names, "refused_at.*"),
-    }
-    rows = [
-        open_.select(*names, *PLACE, "message").withColumn("row_kind", F.lit("message")),
-        run.arrived.where(F.col("message.kind").isin(*REORGS)).withColumn("row_kind", F.lit("reorg")),
-        *(frame.withColumn("row_kind", F.lit(kind)) for kind, frame in places.items()),
-        run.ordered("chain").select("source", "window_start", "row_kind", "snapshot", "carried_from"),
+def _blocks(work: Work, sources: Sources) -> Stage:
+    """The stage that assembles blocks."""
+    inputs = [
+        _new(work, messages_of),
+        _carried(work, "message", READ, _without_window),
+        _carried(work, "reorg", READ, _without_window),
+        _carried(work, "closed", _PLACED, _ended),
     ]
-    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), rows)
+    fold = partial(blocks.fold_blocks, sources=sources, windows=work.lake.windows)
+    tables = (BLOCKS, UPDATES, STATE)
+    windows = steps.windows(work.spans)
+    return Stage(inputs, blocks.SCHEMA, Order(KEY, ARRIVAL), fold, tables, windows, returned=[blocks.TOPICS])
 
 
-_TABLES = dict(
-    zip(
-        OUTPUTS,
-        (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _findings, _state),
-        strict=True,
+def _without_window(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Prepare carried messages: they have no window."""
+    rows = messages_of(rows)
+    at = rows.schema.get_field_index("window_start")
+    return rows.set_column(at, "window_start", pa.nulls(rows.num_rows, pa.string()))
+
+
+def _ended(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Prepare ends of lives. They have no location, so they come first."""
+    return rows.select(KEY).append_column(blocks.ENDED_NS, rows.column("arrived_at_ns"))
+
+
+# The chain
+
+
+def _chain(work: Work, sources: Sources, assembled: Written) -> Stage:
+    """The stage that orders blocks."""
+    topics: dict[str, list[str | None]] = {}
+    for row in assembled[blocks.TOPICS]:
+        topics.setdefault(row["source"], []).append(row["topic"])
+    on_channels = partial(chain.of_channels, topics={name: pa.array(of, pa.string()) for name, of in topics.items()})
+    last = [Span(name, (entry.window_start,)) for name, entry in work.before.items()]
+    snapshots = spark_tables.files(work.lake, STATE, last, "chain") if last else []
+    inputs = [
+        _made(work, BLOCKS, assembled, partial(chain.of_blocks, sources=sources)),
+        _new(work, on_channels, [span for span in work.spans if span.source in topics]),
+        Input(STATE, snapshots, dict.fromkeys(("source", "snapshot"), ()), chain.of_state),
+    ]
+    fold = partial(chain.fold_chain, sources=sources, windows=work.lake.windows)
+    heard = {*topics, *work.before, *(_place_of(file)[0] for file in assembled[BLOCKS])}
+    return Stage(
+        inputs,
+        chain.SCHEMA,
+        Order(("source",), (*ARRIVAL, "event")),
+        fold,
+        (CHAIN_UPDATES, CHAIN, REORGS, FOUND, STATE, BLOCKS),
+        steps.windows(work.spans),
+        beside=[*chain.silent(sources.keys() - heard, sources, work.lake.windows)],
+        returned=[chain.ENDS],
     )
-)
 
 
-def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """The job of gold.cardinal: its tables in the order in which they are written."""
-    run = _Run(work)
-    for name, rows in _TABLES.items():
-        yield name, rows(run).transform(_stamped)
+def _place_of(file: _Row) -> tuple[str, str]:
+    """Source and window of a file of a table."""
+    source, window = (folder.partition("=")[2] for folder in str(file["path"]).split("/")[:2])
+    return source, window
+
+
+# Blocks as they are settled
+
+
+def _settled(work: Work, sources: Sources, written: Written, ends: Sequence[_Row]) -> Stage:
+    """The stage that settles blocks."""
+    hashes = settling.Hashes.of(ends)
+    new, old = (partial(settling.of_messages, hashes=hashes, carried=carried) for carried in (False, True))
+    wanted = [
+        Span(span.source, (window,))
+        for span in work.spans
+        for window in span.windows
+        if hashes.has(span.source, window)
+    ]
+    inputs = [
+        _made(work, BLOCKS, written, settling.of_blocks),
+        _carried(work, "refused", _PLACED | dict.fromkeys(("window_start", "row_kind"), ()), settling.of_refused),
+        _new(work, new, wanted),
+        *([_carried(work, "message", READ, old)] if hashes.late else []),
+    ]
+    fold = partial(settling.settle, sources=sources, windows=work.lake.windows)
+    return Stage(
+        inputs,
+        settling.SCHEMA,
+        Order(KEY, settling.BY),
+        fold,
+        (BATCHES, FOUND, STATE),
+        steps.windows(work.spans),
+        returned=[settling.REVIVED, settling.INVALID],
+    )
+
+
+def _check_lives(revived: Sequence[_Row]) -> None:
+    """Raise Cut if a hash lives again in the windows: its second life needs the state of the window before."""
+    first: dict[str, str] = {}
+    for row in revived:
+        first[row["source"]] = min(row["window_start"], first.get(row["source"], row["window_start"]))
+    if first:
+        raise Cut(first)
+
+
+def _valid_updates(work: Work, updates: Sequence[dict[str, Any]], invalid: Sequence[_Row]) -> Written:
+    """The files `updates` without the rows of blocks that were complete only after their end."""
+    places = {(row["source"], row["window_start"]) for row in invalid}
+    affected = [file for file in updates if _place_of(file) in places]
+    hashes = pa.array([row["block_hash"] for row in invalid], pa.binary())
+    stage = Stage(
+        [_made(work, UPDATES, {UPDATES: affected}, partial(settling.of_updates, invalid=hashes))],
+        TYPES[UPDATES].remove(TYPES[UPDATES].get_field_index("decoder_version")),
+        Order(KEY, ("key",)),
+        _as_they_are,
+        (UPDATES,),
+        steps.windows(work.spans),
+    )
+    made = steps.run(work, [stage], VERSION) if affected else {UPDATES: []}
+    return {UPDATES: [*(file for file in updates if file not in affected), *made[UPDATES]]}
+
+
+def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return ((UPDATES, rows) for rows in batches)
+
+
+def tables(work: Work) -> Iterator[tuple[str, Files]]:
+    """The job of gold.cardinal: its tables, each with its files."""
+    sources = Whose.of(work)
+    assembled = steps.run(work, [_blocks(work, sources)], VERSION)
+    ordered = steps.run(work, [_chain(work, sources, assembled)], VERSION)
+    passed_on = {BLOCKS: [*assembled[BLOCKS], *ordered[BLOCKS]]}
+    settled = steps.run(work, [_settled(work, sources, passed_on, ordered[chain.ENDS])], VERSION)
+    _check_lives(settled[settling.REVIVED])
+    valid = _valid_updates(work, assembled[UPDATES], settled[settling.INVALID])
+    written = Written()
+    for made in (assembled | valid, ordered, settled):
+        for name in OUTPUTS:
+            written.setdefault(name, []).extend(made.get(name, []))
+    yield from steps.files(written, OUTPUTS)

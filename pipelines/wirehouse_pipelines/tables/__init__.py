@@ -96,7 +96,7 @@ class Table:
     view: str | None = None
     #: Of an entity's history: the name of the view of its newest rows.
     entity: str | None = None
-    #: Carried state: not shown to people.
+    #: Carried state, or what the stages of a job pass on: not shown to people.
     internal: bool = False
 
     @property

@@ -139,6 +139,11 @@ class Chain:
         """The blocks whose life hasn't ended."""
         return self._lives.living()
 
+    def lives(self, block_hash: bytes) -> bool:
+        """The block's life has begun and hasn't ended."""
+        node = self._tree.nodes.get(block_hash)
+        return node is not None and node.open
+
     @property
     def oldest_ns(self) -> int | None:
         """When the first message of the oldest living block arrived."""
