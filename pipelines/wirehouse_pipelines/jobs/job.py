@@ -8,20 +8,15 @@ and counts in later windows until a newer one replaces it or it expires.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.lake.lake import Lake, Source
-from wirehouse_pipelines.lake.windows import NS_PER_SECOND, SPARK_FORMAT
 from wirehouse_pipelines.landing.manifests import Manifest
 
 #: The concurrency pool of jobs that belong to no protocol.
@@ -82,7 +77,6 @@ class Work:
     before: Mapping[str, Entry]
     #: The manifests of all captures, for jobs that read landing.
     landed: tuple[Manifest, ...]
-    _settled: list[DataFrame] = field(init=False, default_factory=list)
 
     def source(self, name: str) -> Source:
         return self.lake.source(name)
@@ -90,20 +84,6 @@ class Work:
     def read(self, table: str) -> DataFrame:
         """The rows of `table` in the spans."""
         return spark_tables.read(self.spark, self.lake, table, self.spans)
-
-    def read_members(self, table: str, row_kind: str | None = None) -> DataFrame:
-        """For a joined job: the rows of `table` in the spans, of all sources of the services.
-
-        The column `source` is the service, and `seen_by` is the source that captured the row.
-        """
-        services = self.services
-        rows = spark_tables.read(self.spark, self.lake, table, self.members(), row_kind).withColumn(
-            "seen_by", F.col("source")
-        )
-        if all(name == service for name, service in services.items()):
-            return rows
-        named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))
-        return rows.withColumn("source", named[F.col("source")])
 
     @property
     def services(self) -> dict[str, str]:
@@ -115,10 +95,6 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
-    def read_state(self, table: str) -> DataFrame:
-        """The rows of `table` that may be part of the state before the spans."""
-        return spark_tables.read(self.spark, self.lake, table, self.alive())
-
     def alive(self) -> list[Span]:
         """The windows that the state before the spans is in: from the oldest with living rows to the one before."""
         return [
@@ -126,11 +102,6 @@ class Work:
             for source, entry in self.before.items()
             if entry.carried_from is not None
         ]
-
-    def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
-        """The rows of `clock_rows` as a frame with the columns source, window_start, carried_from."""
-        schema = "source STRING, window_start STRING, carried_from STRING"
-        return self.spark.createDataFrame(self.clock_rows(horizon_ns), schema)
 
     def clock_batch(self, horizon_ns: Callable[[Source], int]) -> pa.RecordBatch:
         """The rows of `clock_rows` as a batch with the columns source, window_start, carried_from."""
@@ -164,42 +135,6 @@ class Work:
         windows = self.lake.windows
         longest = max(map(horizon_ns, self.lake.sources_of(source)))
         return windows.of(max(windows.start_ns(windows.start), windows.end_ns(window) - longest))
-
-    def window_of(self, ns: str) -> Column:
-        """The window of an arrival time. Landing keeps these between the lake's start and the time of landing."""
-        seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
-        return F.date_format(seconds, SPARK_FORMAT[self.lake.windows.size])
-
-    def is_new(self, ns: str) -> Column:
-        """Whether an arrival time is in the spans, and not in the state that is carried into them."""
-        return self._since(lambda first: F.col(ns) >= self.lake.windows.start_ns(first))
-
-    def in_new_window(self) -> Column:
-        """Whether `window_start` is in the spans, and not in the state that is carried into them."""
-        return self._since(lambda first: F.col("window_start") >= first)
-
-    def _since(self, after: Callable[[str], Column]) -> Column:
-        """A condition: `after` holds for the first window of the source's span."""
-        sources: dict[str, list[str]] = {}
-        for span in self.spans:
-            sources.setdefault(span.first, []).append(span.source)
-        return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
-
-    def settle(self, frame: DataFrame, *, eager: bool = True) -> DataFrame:
-        """Compute `frame` once, now or (not `eager`) at its first use, and keep it on disk until the job ends.
-
-        This also cuts its plan. Otherwise Spark would plan and compute all inputs again for each table.
-        """
-        settled = frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
-        self._settled.append(settled)
-        return settled
-
-    def release(self) -> None:
-        """Delete the frames that were kept on disk."""
-        for frame in self._settled:
-            # Only the JVM has a reference to the data of a checkpoint.
-            frame._jdf.queryExecution().logical().rdd().unpersist(False)
-        self._settled.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,15 +293,12 @@ def _write(spark: SparkSession, known: Planner, plan: Plan, spans: Sequence[Span
         if entry:
             before[span.source] = entry
     work = Work(spark, lake, tuple(spans), before, tuple(known.landed()))
-    try:
-        for index, (table, frame) in enumerate(job.build(work)):
-            if index == 0:
-                # From here on, tables may have rows of different runs. If the job is killed, the windows must be stale.
-                held()
-                known.withdraw(_keys(job, spans))
-            spark_tables.replace(lake, table, frame, spans, held)
-    finally:
-        work.release()
+    for index, (table, frame) in enumerate(job.build(work)):
+        if index == 0:
+            # From here on, tables may have rows of different runs. If the job is killed, the windows must be stale.
+            held()
+            known.withdraw(_keys(job, spans))
+        spark_tables.replace(lake, table, frame, spans, held)
     rows_of = {table: spark_tables.rows_by_window(lake, table) for table in job.outputs}
     entries = plan.committed(spans, _state_rows(work, job), rows_of)
     held()

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from wirehouse_codecs.logs.rows import CONNECTION
 from wirehouse_pipelines import stages
@@ -63,16 +62,6 @@ class Members:
 def members(work: Work, table: str) -> Members:
     """The sources of the services in the spans of a joined job, whose log is `table`."""
     return Members(work.services, duplicates(work, table))
-
-
-def heard_once(work: Work, table: str, left_out: Duplicates, row_kind: str | None = None) -> DataFrame:
-    """The rows of log `table` for services as a frame, without duplicates, maybe only of one `row_kind`."""
-    log = work.read_members(table, row_kind)
-    if not left_out:
-        return log
-    listed = [(window, one) for window, ids in left_out.items() for one in ids.to_pylist()]
-    again = work.spark.createDataFrame(listed, "window_start STRING, connection_id BINARY")
-    return log.join(again, ["window_start", "connection_id"], "left_anti")
 
 
 def duplicates(work: Work, table: str) -> Duplicates:

@@ -16,8 +16,6 @@ from wirehouse_codecs.core.errors import UsageError
 NS_PER_SECOND = 1_000_000_000
 Size = Literal["day", "hour"]
 FORMAT: dict[Size, str] = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
-#: The same formats for Spark's date_format.
-SPARK_FORMAT: dict[Size, str] = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 STEP: dict[Size, timedelta] = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
 
