@@ -162,7 +162,7 @@ def _suite(name: str, columns: Mapping[str, str], severity: str) -> gx.Expectati
 
 def place_columns(table: Table) -> list[str]:
     """Columns that locate a finding in `table`: those of PLACE and of its key, or all of a table of findings."""
-    names = [column.name for column in table.columns if not column.time_of]
+    names = [column.name for column in table.declared]
     place = {*names} if _grouped(("finding",)) <= {*names} else _grouped(PLACE) | {*table.key}
     return [name for name in names if name in place - _grouped(NO_PLACE)]
 

@@ -33,7 +33,7 @@ def told_by_both(spark: Any, lake: Lake, left_out: Sequence[str] = ()) -> Told:
 
     def line(kind: str, row: dict[str, Any]) -> str:
         """A row by the columns of its table: of a violation inspect prints the protocol's own, and no others."""
-        names = {one.name for one in all_tables()[tables[kind]].columns if not one.time_of}
+        names = {column.name for column in all_tables()[tables[kind]].declared}
         names -= {*LAKE_ONLY, *left_out}
         return render.json_line({name: row.get(name) for name in sorted(names)})
 

@@ -175,7 +175,7 @@ def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
     if "capture_id" not in {column.name for column in table.columns}:
         raise NoSuchRowError(table=table.name, reason="its rows point to no landed record")
     wanted = " AND ".join(_condition(table, name, value) for name, value in _key(table, key).items())
-    names = ", ".join(f'"{column.name}"' for column in table.columns if not column.time_of)
+    names = ", ".join(f'"{column.name}"' for column in table.declared)
     with query(lake, f"SELECT {names} FROM {table.name} WHERE {wanted} LIMIT {MOST_ROWS + 1}") as reader:
         found = [row for batch in reader for row in batch.to_pylist()]
     if not found:

@@ -30,7 +30,7 @@ from wirehouse_pipelines.bamboo.verification_rows import (
     Array,
 )
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
-from wirehouse_pipelines.delta.batches import begins_of, whole_keys
+from wirehouse_pipelines.delta.batches import runs_of, whole_keys
 from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import services, steps
 from wirehouse_pipelines.jobs.job import Work
@@ -89,7 +89,7 @@ def _entities(work: Work, members: services.Members) -> Stage:
         _select,
         (PROPOSALS, SESSIONS, STATE_TABLE),
         steps.windows(work.spans),
-        [(STATE_TABLE, work.clock_batch(_horizon))],
+        [(STATE_TABLE, work.clock(_horizon))],
         returned=[ASKED],
     )
 
@@ -111,12 +111,12 @@ _AT_ONCE: Final = 10_000
 
 def _select(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
     for rows in whole_keys(batches, ("source", "connection_id"), _AT_ONCE):
-        begins = begins_of(rows, _ENTITY)
         kind = rows.column("row_kind")
         #: Of each window of a connection: the row of its connection and of its session, or -1.
-        where = np.repeat(np.arange(len(begins)), np.diff([*begins, rows.num_rows]))
+        where = runs_of(rows, _ENTITY)
+        count = int(where[-1]) + 1
         connections, proposals, sessions = (np.flatnonzero(np.asarray(pc.equal(kind, name))) for name in _KINDS)
-        of_session, of_connection = (np.full(len(begins), -1) for _ in range(2))
+        of_session, of_connection = (np.full(count, -1) for _ in range(2))
         of_session[where[sessions]], of_connection[where[connections]] = sessions, connections
         yield SESSIONS, _sessions(rows, sessions, of_connection[where[sessions]])
         yield PROPOSALS, _proposals(rows.take(pa.array(proposals)))

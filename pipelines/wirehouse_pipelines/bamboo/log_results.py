@@ -36,8 +36,7 @@ from wirehouse_pipelines.bamboo.verification_rows import (
     UNSURE,
     WRITTEN,
 )
-from wirehouse_pipelines.delta.batches import pieces_of
-from wirehouse_pipelines.stages.buckets import with_all
+from wirehouse_pipelines.delta.batches import pieces_of, with_all
 
 
 class LogResults(NamedTuple):

@@ -22,13 +22,12 @@ from wirehouse_codecs.bamboo.log.schema import UINT
 from wirehouse_pipelines.bamboo.known_logs import links_as_moved
 from wirehouse_pipelines.bamboo.verification_rows import ENTRIES_TABLE, STATE_TABLE, key_of
 from wirehouse_pipelines.delta import spark_tables, table_reader
-from wirehouse_pipelines.delta.batches import of_keys, pieces_of, whole_keys
+from wirehouse_pipelines.delta.batches import of_keys, pieces_of, whole_keys, with_all
 from wirehouse_pipelines.delta.spark_tables import File
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.stages import Input, Order, Stage, Where, Written
-from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
 #: The name of the rows that the stage writes.

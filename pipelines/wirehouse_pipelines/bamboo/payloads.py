@@ -32,10 +32,10 @@ from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_pipelines.bamboo.verification_rows import ENTRIES_TABLE, FOUND_TABLE, SILVER
 from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.jobs import services, steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.stages import Input, Order, Stage, Where, Written
-from wirehouse_pipelines.stages.buckets import with_all
 
 Row = Mapping[str, Any]
 

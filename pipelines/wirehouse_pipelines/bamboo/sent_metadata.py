@@ -23,11 +23,10 @@ from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_pipelines.bamboo.verification import BAD_PIECES, UNKNOWN, with_rules
 from wirehouse_pipelines.bamboo.verification_rows import FOUND_TABLE, SILVER, STATE_TABLE, Array
 from wirehouse_pipelines.delta import spark_tables
-from wirehouse_pipelines.delta.batches import begins_of, whole_keys
+from wirehouse_pipelines.delta.batches import runs_of, whole_keys, with_all
 from wirehouse_pipelines.jobs import services, steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.stages import Input, Order, Stage, Written
-from wirehouse_pipelines.stages.buckets import with_all
 
 _KEY: Final = ("source", "connection_id", "direction")
 #: Columns of findings that say which packet it is, besides the key.
@@ -124,13 +123,13 @@ class _Pieces:
         self._rules = rows.column("piece_rule").to_pylist()
         number = np.asarray(rows.column("proposal_number").fill_null(-1))
         #: The side of a proposal, and the piece, that each row is about.
-        self._side = _numbers(_runs(rows, _KEY), number)
-        self._piece = _numbers(_runs(rows, (*_KEY, "at")), number)
+        self._side = _numbers(runs_of(rows, _KEY), number)
+        self._piece = _numbers(runs_of(rows, (*_KEY, "at")), number)
         self._judge()
 
     def _judge(self) -> None:
         """Give the pieces of the run the rules that their signatures break."""
-        packet = _runs(self._rows, (*_KEY, "at"))
+        packet = runs_of(self._rows, (*_KEY, "at"))
         verdicts = {int(packet[i]): self._rules[i] for i in np.flatnonzero(self._what == _VERDICT).tolist()}
         if verdicts:
             for i in np.flatnonzero((self._what == _PIECE) & np.isin(packet, list(verdicts))).tolist():
@@ -204,12 +203,6 @@ class _Pieces:
         channel = rows.column("channel").fill_null("data")
         rows = rows.set_column(rows.schema.get_field_index("channel"), "channel", channel)
         yield FOUND_TABLE, with_rules(rows.append_column("message", pa.array(messages, pa.string())), [rule] * len(at))
-
-
-def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Array:
-    """Number the rows by runs of equal values in these columns."""
-    begins = begins_of(rows, names)
-    return np.repeat(np.arange(len(begins)), np.diff([*begins, rows.num_rows]))
 
 
 def _numbers(first: Array, second: Array) -> Array:

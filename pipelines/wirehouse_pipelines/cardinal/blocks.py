@@ -38,8 +38,8 @@ from wirehouse_pipelines.cardinal.rows import (
     places,
     received,
 )
+from wirehouse_pipelines.delta.batches import begins_of, whole_keys, with_all
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.stages.buckets import with_all
 
 Array = np.ndarray[Any, Any]
 #: Rows of the stage: messages, and where the lives of their blocks ended before, which come first.
@@ -63,7 +63,7 @@ def fold_blocks(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The fold of the stage: SCHEMA by block, in the order of arrival."""
     topics = _Topics(sources)
-    for rows in whole_keys(batches):
+    for rows in whole_keys(batches, KEY, 1):
         is_reorg = pc.is_in(rows.column("kind"), pa.array(REORG_KINDS))
         yield from topics.take(rows, is_reorg)
         yield STATE, as_state(rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid())), "reorg")
@@ -72,38 +72,6 @@ def fold_blocks(
             blocks, updates = assembled(lives, bounds, sources, windows)
             yield BLOCKS, _placed(blocks, is_over, sources, windows)
             yield UPDATES, _new_updates(updates, is_over, sources)
-
-
-def whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut ordered batches elsewhere: no block is in two of them."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        rows = batch if not held else pa.concat_batches([*held[-1:], batch])
-        last = int(begins_of(rows)[-1])
-        if last or not held:
-            whole = pa.concat_batches([*held[:-1], rows.slice(0, last)])
-            held = [rows.slice(last)]
-            if whole.num_rows:
-                yield whole
-        else:
-            # Still the same block.
-            held.append(batch)
-    if held:
-        yield pa.concat_batches(held)
-
-
-def begins_of(rows: pa.RecordBatch, *more: Array) -> Array:
-    """The rows with which blocks begin. `more` are further columns; where one changes, another block begins."""
-    if not rows.num_rows:
-        return np.zeros(0, np.int64)
-    begins = np.zeros(rows.num_rows, bool)
-    begins[0] = True
-    for name in KEY:
-        column = rows.column(name)
-        begins[1:] |= np.asarray(pc.not_equal(column[1:], column[:-1]))
-    for values in more:
-        begins[1:] |= values[1:] != values[:-1]
-    return np.flatnonzero(begins)
 
 
 class _Topics:
@@ -147,21 +115,21 @@ def _lives(rows: pa.RecordBatch, sources: Sources) -> tuple[pa.RecordBatch, Arra
     Messages up to the horizon after the end of a life are too late; after it the hash may live again. A carried block
     is over if time alone ended its life before the windows.
     """
-    begins = begins_of(rows)
+    begins = begins_of(rows, KEY)
     arrived, ended = (np.asarray(pc.fill_null(rows.column(name), _NEVER)) for name in ("arrived_at_ns", ENDED_NS))
     sizes = np.diff([*begins, rows.num_rows])
     is_message = ended == _NEVER
     until = np.repeat(np.maximum.reduceat(ended, begins), sizes) if len(begins) else ended
     kept = is_message & ((until == _NEVER) | (arrived > until + HORIZON_NS))
     rows, arrived = rows.filter(pa.array(kept)), arrived[kept]
-    begins = begins_of(rows)
+    begins = begins_of(rows, KEY)
     sizes = np.diff([*begins, rows.num_rows])
     carried = np.asarray(rows.column("window_start").is_null())
     ended_ns = np.repeat(arrived[begins], sizes) + HORIZON_NS + 1
     over = np.repeat(carried[begins], sizes) & (ended_ns < starts_of(rows, sources))
     kept = ~over | carried | (arrived > ended_ns + HORIZON_NS)
     rows, is_over = rows.filter(pa.array(kept)), (over & carried)[kept]
-    begins = begins_of(rows, is_over)
+    begins = begins_of(rows.append_column("over", pa.array(is_over)), (*KEY, "over"))
     return rows, np.append(begins, rows.num_rows), is_over[begins]
 
 

@@ -41,9 +41,8 @@ from wirehouse_pipelines.cardinal.rows import (
     place,
     place_row,
 )
-from wirehouse_pipelines.delta.batches import pieces_of
+from wirehouse_pipelines.delta.batches import pieces_of, with_all
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.stages.buckets import with_all
 
 #: Events at one place, in the order in which the chain takes them. CHANNEL_BATCH is a Batch where a Reorg came too.
 #: LAST is where the last message of a block came; the chain doesn't take it.

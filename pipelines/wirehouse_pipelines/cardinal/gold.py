@@ -38,7 +38,7 @@ from wirehouse_pipelines.cardinal.rows import (
     Whose,
     messages_of,
 )
-from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.delta import delta_tables, spark_tables
 from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Cut, Span, Work
@@ -128,8 +128,8 @@ def _chain(work: Work, sources: Sources, assembled: Written) -> Stage:
 
 def _place_of(file: _Row) -> tuple[str, str]:
     """Source and window of a file of a table."""
-    source, window = (folder.partition("=")[2] for folder in str(file["path"]).split("/")[:2])
-    return source, window
+    partition = delta_tables.partition_of(file["path"])
+    return partition["source"], partition["window_start"]
 
 
 # Blocks as they are settled

@@ -40,7 +40,7 @@ PLACE: Final = (
     *("topic", "partition", "offset"),
 )
 ARRIVAL: Final = PLACE[:4]
-TYPES: Final = {name: arrow_types.schema(all_tables()[name]) for name in (SILVER, BATCHES, UPDATES, STATE, BLOCKS)}
+TYPES: Final = {name: arrow_types.given(all_tables()[name]) for name in (SILVER, BATCHES, UPDATES, STATE, BLOCKS)}
 PLACE_TYPE: Final = TYPES[BLOCKS].field("at").type
 #: Fields of a message, without the block's hash.
 FIELDS: Final = tuple(
@@ -218,5 +218,5 @@ def batch_of(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """Rows as a batch with the columns of a table that they have."""
     rows = list(rows)
     there = set().union(*rows)
-    schema = pa.schema([field for field in arrow_types.schema(all_tables()[table]) if field.name in there])
+    schema = pa.schema([field for field in arrow_types.given(all_tables()[table]) if field.name in there])
     return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.core.rules import Place
-from wirehouse_pipelines.cardinal.blocks import assembled, begins_of, starts_of, whole_keys
+from wirehouse_pipelines.cardinal.blocks import Array, assembled, starts_of
 from wirehouse_pipelines.cardinal.rows import (
     ARRIVAL,
     BATCHES,
@@ -25,9 +25,11 @@ from wirehouse_pipelines.cardinal.rows import (
     BLOCKS,
     CLOSED,
     FOUND,
+    KEY,
     MESSAGE,
     OVER,
     REFUSED,
+    REORG_KINDS,
     STATE,
     TYPES,
     Sources,
@@ -39,9 +41,9 @@ from wirehouse_pipelines.cardinal.rows import (
     messages_of,
     place,
 )
+from wirehouse_pipelines.delta.batches import runs_of, whole_keys
 from wirehouse_pipelines.lake.windows import Windows
 
-Array = np.ndarray[Any, Any]
 #: Rows in their order: what was decided of a block, the block, its messages.
 _DECIDED, _ASSEMBLED, _MESSAGE = range(3)
 _BLOCK_SCHEMA: Final = pa.schema([field for field in TYPES[BLOCKS] if field.name != "decoder_version"])
@@ -67,12 +69,6 @@ HASH_BYTES: Final = 32
 
 def of_blocks(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare rows of BLOCKS."""
-    for at, field in enumerate(rows.schema):
-        if pa.types.is_struct(field.type):
-            # A struct that is null was read as one whose fields are null.
-            parts = [rows.column(at).field(name) for name in range(field.type.num_fields)]
-            whole = pa.StructArray.from_arrays(parts, fields=list(field.type), mask=parts[0].is_null())
-            rows = rows.set_column(at, field, whole)
     is_decided = pc.is_in(rows.column("row_kind"), pa.array([CLOSED, REFUSED]))
     return rows.append_column("what", pc.if_else(is_decided, _DECIDED, _ASSEMBLED).cast(pa.int8()))
 
@@ -123,7 +119,7 @@ def _among(rows: pa.RecordBatch, hashes: bytes) -> pa.Array:
     values = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(HASH_BYTES), len(hashes) // HASH_BYTES, [None, pa.py_buffer(hashes)]
     )
-    is_message = pc.invert(pc.is_in(rows.column("kind"), pa.array(["reorg", "reorg_complete"])))
+    is_message = pc.invert(pc.is_in(rows.column("kind"), pa.array(REORG_KINDS)))
     return pc.and_(is_message, pc.is_in(rows.column("block_hash"), values.cast(pa.binary())))
 
 
@@ -139,18 +135,17 @@ def settle(
     batches: Iterable[pa.RecordBatch], sources: Sources, windows: Windows
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The fold of the stage: SCHEMA by block."""
-    for rows in whole_keys(batches):
+    for rows in whole_keys(batches, KEY, 1):
         yield from _settle(rows, sources, windows)
 
 
 def _settle(rows: pa.RecordBatch, sources: Sources, windows: Windows) -> Iterator[tuple[str, pa.RecordBatch]]:
-    begins = begins_of(rows)
-    of_key = np.repeat(np.arange(len(begins)), np.diff([*begins, rows.num_rows]))
+    of_key = runs_of(rows, KEY)
     what = np.asarray(rows.column("what"))
     whose = of_key[what == _MESSAGE]
     messages = rows.filter(pa.array(what == _MESSAGE)).select([*MESSAGE.names, "lives"])
     facts, of_facts = rows.filter(pa.array(what != _MESSAGE)), of_key[what != _MESSAGE]
-    is_plain = _is_plain(facts, of_facts, len(begins))
+    is_plain = _is_plain(facts, of_facts, int(of_key[-1]) + 1)
     plain = facts.filter(pa.array(is_plain[of_facts] & np.asarray(pc.equal(facts.column("row_kind"), BLOCK))))
     yield from _plain(plain, sources, windows)
     yield STATE, _carried(messages, whose, facts, of_facts)

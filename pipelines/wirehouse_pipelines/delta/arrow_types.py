@@ -32,7 +32,7 @@ def schema(table: Table) -> pa.Schema:
 
 def given(table: Table) -> pa.Schema:
     """The Arrow schema of rows that a job gives for `table`: without times, which `table_writer` computes."""
-    return pa.schema([pa.field(one.name, parse(one.type)) for one in table.columns if not one.time_of])
+    return pa.schema([pa.field(one.name, parse(one.type)) for one in table.declared])
 
 
 def parse(text: str) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""Cuts Arrow batches into runs of rows that have equal values in some columns, such as the key and the window."""
+"""Arrow batches by runs of rows that have equal values in some columns, such as the key and the window."""
 
 from __future__ import annotations
 
@@ -30,11 +30,19 @@ def pieces_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[Piece]:
 
 
 def begins_of(batch: pa.RecordBatch, names: Sequence[str]) -> np.ndarray[Any, Any]:
-    """The rows where one of the columns `names` changes, and the first one. `batch` is not empty."""
+    """The rows where one of the columns `names` changes, and the first one."""
+    if not batch.num_rows:
+        return np.zeros(0, np.int64)
     columns = [batch.column(name) for name in names]
     # Only the window can be null, in a row of state. Such a row never continues the row before it.
     changes = (pc.fill_null(pc.not_equal(column[1:], column[:-1]), True) for column in columns)
     return np.concatenate([[0], 1 + np.flatnonzero(np.asarray(reduce(pc.or_, changes)))])
+
+
+def runs_of(batch: pa.RecordBatch, names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """For each row the number of its run: how often one of the columns `names` changed before."""
+    begins = begins_of(batch, names)
+    return np.repeat(np.arange(len(begins)), np.diff([*begins, batch.num_rows]))
 
 
 def whole_keys(batches: Iterable[pa.RecordBatch], names: Sequence[str], least: int) -> Iterator[pa.RecordBatch]:
@@ -66,3 +74,10 @@ def of_keys(batch: pa.RecordBatch, names: Sequence[str], *masks: pa.Array) -> pa
     begins = begins_of(batch, names)
     there = np.all([np.logical_or.reduceat(np.asarray(mask), begins) for mask in masks], axis=0)
     return batch.filter(pa.array(np.repeat(there, np.diff([*begins, batch.num_rows]))))
+
+
+def with_all(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with exactly the columns of `schema`; a column that it lacks is null."""
+    there = set(batch.schema.names)
+    columns = [batch.column(f.name) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -24,6 +25,11 @@ _ATTEMPTS: Final = 20
 #: How deltalake reports a store that doesn't answer, and the characters with which it draws the causes as a tree.
 _UNREACHED: Final = re.compile("error sending request|operation timed out")
 _DRAWN: Final = re.compile(r"( ?(\x1b\[[0-9;]*m|↳) ?)+")
+
+
+def partition_of(file: str) -> dict[str, str]:
+    """The columns of the partition that a file of a table is in, by the file's path."""
+    return {name: unquote(value) for name, equals, value in (part.partition("=") for part in file.split("/")) if equals}
 
 
 def _options(path: str) -> dict[str, str]:

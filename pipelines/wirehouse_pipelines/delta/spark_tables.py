@@ -193,8 +193,7 @@ def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
     stats = {"numRecords": file["stats"]["numRecords"]}
     for kind in ("minValues", "maxValues", "nullCount"):
         stats[kind] = {name: value for name, value in file["stats"][kind].items() if name in table.stats}
-    pairs = (folder.split("=", 1) for folder in file["path"].split("/")[:-1])
-    partition = {column: unquote(value) for column, value in pairs}
+    partition = delta_tables.partition_of(file["path"])
     return AddAction(file["path"], file["size"], partition, file["modified"], True, json.dumps(stats))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.delta import arrow_types, delta_tables
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import Table
@@ -33,8 +32,7 @@ def rows_of(
     `at` selects rows by their numbers in the file (from 0, ascending). Row groups without a selected row are not read.
     """
     schema = chosen(arrow_types.schema(table), columns)
-    pairs = (folder.split("=", 1) for folder in file.split("/") if "=" in folder)
-    partition = {column: unquote(value) for column, value in pairs}
+    partition = delta_tables.partition_of(file)
     stored = {column: fields for column, fields in columns.items() if column not in partition}
     wanted = [".".join(filter(None, (column, field))) for column, fields in stored.items() for field in fields or ("",)]
     with open_storage(lake.root).open(file) as stream, pq.ParquetFile(stream) as parquet:
@@ -101,4 +99,4 @@ def _column(rows: pa.RecordBatch, field: pa.Field, partition: Mapping[str, str])
         pc.struct_field(column, one.name).cast(one.type) if one.name in there else pa.nulls(len(column), one.type)
         for one in field.type
     ]
-    return pa.StructArray.from_arrays(fields, fields=list(field.type))
+    return pa.StructArray.from_arrays(fields, fields=list(field.type), mask=column.is_null())

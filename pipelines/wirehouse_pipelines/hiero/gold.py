@@ -29,13 +29,13 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, MISSED
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
+from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import key_folds, services, steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import TABLE, KeyFold
 from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Stage
-from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
 VERSION = "12"
@@ -120,7 +120,7 @@ def _service(work: Work) -> Stage:
     ends_ns = {name: work.lake.windows.end_ns(name) for span in work.spans for name in span.windows}
     start = partial(_Service, options, ends_ns)
     made = key_folds.stage(work, STATE, inputs, _EVENTS, _ORDER, start, OUTPUTS, horizon_ns=_horizon)
-    return replace(made, beside=[(STATE, work.clock_batch(_horizon))])
+    return replace(made, beside=[(STATE, work.clock(_horizon))])
 
 
 def _events(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:

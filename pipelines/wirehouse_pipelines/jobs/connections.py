@@ -183,7 +183,7 @@ def _windows(work: Work, span: Span) -> tuple[stream_log.Window, ...]:
 
 
 def _clock(work: Work) -> pa.RecordBatch:
-    rows = work.clock_batch(lambda source: source.tcp.idle_ns)
+    rows = work.clock(lambda source: source.tcp.idle_ns)
     return rows.append_column("row_kind", pa.repeat(STATE, rows.num_rows))
 
 

@@ -103,21 +103,18 @@ class Work:
             if entry.carried_from is not None
         ]
 
-    def clock_batch(self, horizon_ns: Callable[[Source], int]) -> pa.RecordBatch:
-        """The rows of `clock_rows` as a batch with the columns source, window_start, carried_from."""
-        columns = [pa.array(column, pa.string()) for column in zip(*self.clock_rows(horizon_ns), strict=True)]
-        return pa.RecordBatch.from_arrays(columns, ["source", "window_start", "carried_from"])
-
-    def clock_rows(self, horizon_ns: Callable[[Source], int]) -> list[tuple[str, str, str]]:
-        """A row of state per window: source, window, and the oldest window whose rows of state are still alive then.
+    def clock(self, horizon_ns: Callable[[Source], int]) -> pa.RecordBatch:
+        """A row of state per window: source, window_start, and carried_from, the oldest window with living state then.
 
         State that was silent for `horizon_ns` of its source has expired. Windows without changes have such a row too.
         """
-        return [
+        listed = [
             (span.source, name, self._alive_after(span.source, name, horizon_ns))
             for span in self.spans
             for name in span.windows
         ]
+        columns = [pa.array(column, pa.string()) for column in zip(*listed, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, ["source", "window_start", "carried_from"])
 
     def alive_before(self, horizon_ns: Callable[[Source], int]) -> dict[tuple[str, str], str]:
         """By source and window of the spans: the oldest window whose rows of state are alive when the window begins."""

@@ -19,6 +19,7 @@ from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_pipelines.delta import table_reader
+from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.ockam.known import (
     CREATED,
     INDEX_KINDS,
@@ -30,7 +31,6 @@ from wirehouse_pipelines.ockam.known import (
     of,
     place_of,
 )
-from wirehouse_pipelines.stages.buckets import with_all
 
 _PLACE: Final = (*Where._fields, "capture_arrived_at_ns")
 #: Columns of the log's messages that events are made from.

@@ -24,6 +24,7 @@ from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
 from wirehouse_codecs.ockam.session.addresses import node_of
 from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import key_folds, steps
 from wirehouse_pipelines.jobs.job import Work
@@ -33,7 +34,6 @@ from wirehouse_pipelines.ockam import events, stored_messages
 from wirehouse_pipelines.ockam.known import LOG, STATE, Known, known
 from wirehouse_pipelines.stages import Fold as StageFold
 from wirehouse_pipelines.stages import Input, Stage
-from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
 VERSION = "11"
@@ -111,7 +111,7 @@ def _streams(work: Work, knows: Known) -> Stage:
     made = key_folds.stage(
         work, STATE, inputs, events.EVENTS, events.ORDER, start, tables, horizon_ns=_horizon, mine=_is_of_stream
     )
-    return replace(made, fold=partial(_fold, fold=made.fold), beside=[(STATE, work.clock_batch(_horizon))])
+    return replace(made, fold=partial(_fold, fold=made.fold), beside=[(STATE, work.clock(_horizon))])
 
 
 def _fold(rows: Iterable[pa.RecordBatch], fold: StageFold) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_codecs.ockam.correlation.streams import Fold
 from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.wire.messages import Kind
-from wirehouse_pipelines.delta import spark_tables, table_reader
+from wirehouse_pipelines.delta import delta_tables, spark_tables, table_reader
 from wirehouse_pipelines.delta.batches import pieces_of
 from wirehouse_pipelines.delta.spark_tables import File
 from wirehouse_pipelines.jobs import services, steps
@@ -147,8 +146,8 @@ def connections(work: Work) -> Connections:
 
 
 def _place_of(file: File) -> Place:
-    values = dict(folder.split("=", 1) for folder in file.name.split("/") if "=" in folder)
-    return unquote(values["source"]), unquote(values["window_start"])
+    partition = delta_tables.partition_of(file.name)
+    return partition["source"], partition["window_start"]
 
 
 def place_of(rows: pa.RecordBatch) -> Place:

@@ -23,11 +23,11 @@ from wirehouse_codecs.ockam.correlation.events import Where
 from wirehouse_codecs.ockam.log.log import UINT
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
+from wirehouse_pipelines.delta.batches import begins_of, runs_of, with_all
 from wirehouse_pipelines.jobs import services, steps
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.ockam.known import LOG, STATE, of
 from wirehouse_pipelines.stages import Input, Order, Stage
-from wirehouse_pipelines.stages.buckets import with_all
 from wirehouse_pipelines.tables import all_tables
 
 STORED: Final = "gold.ockam_stream_messages_history"
@@ -147,7 +147,7 @@ def _fold(
         rows = _with_digests(batch)
         rows = rows if held is None else pa.concat_batches([held, rows])
         # More may follow of the last message.
-        last = int(_begins(rows, _MESSAGE)[-1])
+        last = int(begins_of(rows, _MESSAGE)[-1])
         yield from _told(rows.slice(0, last), alive)
         held = _reduced(rows.slice(last))
     if held is not None:
@@ -164,29 +164,12 @@ def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(rows.schema.get_field_index("digest"), _OBSERVED.field("digest"), found)
 
 
-def _begins(rows: pa.RecordBatch, names: Iterable[str]) -> Any:
-    """Where rows begin that have equal values in these columns."""
-    return np.flatnonzero(_changes(rows, names))
-
-
-def _changes(rows: pa.RecordBatch, names: Iterable[str]) -> Any:
-    """Whether a row has another value than the row before in one of these columns. The first row has."""
-    changes = np.zeros(rows.num_rows, bool)
-    changes[:1] = True
-    for name in names:
-        column = rows.column(name)
-        same = pc.fill_null(pc.equal(column[1:], column[:-1]), False)
-        both_null = pc.and_(column[1:].is_null(), column[:-1].is_null())
-        changes[1:] |= ~np.asarray(pc.or_(same, both_null))
-    return changes
-
-
 def _told(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Rows of the tables about whole messages."""
     if not rows.num_rows:
         return
     yield from _stored(rows.filter(rows.column("window_start").is_valid()))
-    begins = _begins(rows, _MESSAGE)
+    begins = begins_of(rows, _MESSAGE)
     digest = rows.column("digest")
     least = np.minimum.reduceat(np.asarray(pc.fill_null(digest, 2**63 - 1)), begins)
     greatest = np.maximum.reduceat(np.asarray(pc.fill_null(digest, -1)), begins)
@@ -201,10 +184,10 @@ def _stored(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """What each window says of each message; `saved` and `pulled` are digests of its data."""
     if not rows.num_rows:
         return
-    begins = _begins(rows, (*_MESSAGE, "window_start"))
+    begins = begins_of(rows, (*_MESSAGE, "window_start"))
     pulled = np.asarray(rows.column("pulled"))
     push, pull = (_first(rows, those, begins) for those in (~pulled, pulled))
-    group = np.repeat(np.arange(len(begins)), np.diff(begins, append=rows.num_rows))
+    group = runs_of(rows, (*_MESSAGE, "window_start"))
     whose = rows.select([*_MESSAGE, "window_start"]).take(pa.array(begins))
     saved = _sets(group, pc.if_else(rows.column("pulled"), None, rows.column("digest")))
     made = {
@@ -243,7 +226,9 @@ def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
     if pc.count_distinct(rows.column("digest")).as_py() > 1:
         # Its data differ: each of them may be a finding.
         return rows
-    window = np.cumsum(_changes(rows, ("window_start", "told_in")))
+    # An observation has one of the two.
+    windows = pc.coalesce(rows.column("window_start"), rows.column("told_in"))
+    window = np.asarray(windows.dictionary_encode().indices)
     pulled, compared = (np.asarray(each) for each in (rows.column("pulled"), rows.column("digest").is_valid()))
     consumer = np.asarray(pc.fill_null(rows.column("consumer").dictionary_encode().indices, -1))
     # Each client in a window, and what is compared, counts once.

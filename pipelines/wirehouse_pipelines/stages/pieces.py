@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_pipelines.stages.buckets import with_all
+from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.stages.declaration import Order
 
 BUCKET: Final = "bucket"

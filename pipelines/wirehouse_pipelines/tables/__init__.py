@@ -114,6 +114,11 @@ class Table:
         """Of a view: the tables and views that its SELECT names, in its order."""
         return list(dict.fromkeys(NAMED.findall(self.view or "")))
 
+    @property
+    def declared(self) -> tuple[Column, ...]:
+        """The columns without times, which follow from them."""
+        return tuple(column for column in self.columns if not column.time_of)
+
     def statement(self, dialect: Dialect) -> str:
         """The SELECT of a view with all its columns, for an engine."""
 
@@ -185,12 +190,11 @@ def _newest(rows: str, key: Iterable[str]) -> str:
 
 def _entity(history: Table, view: str) -> Table:
     """The view of an entity: of each key the row of its last window."""
-    columns = [column for column in history.columns if not column.time_of]
-    names = _quoted(column.name for column in columns)
+    names = _quoted(column.name for column in history.declared)
     return Table(
         name=view,
         comment=f"{history.comment.split(',')[0]}: the newest row of each.",
-        columns=_with_times(columns, view=True),
+        columns=_with_times(history.declared, view=True),
         protocol=history.protocol,
         key=history.key,
         view=f"SELECT {names} FROM {_newest(history.name, history.key)}",

@@ -401,7 +401,7 @@ class _Progress(KeyFold):
 
 def tables(work: Work) -> Iterator[tuple[str, Files]]:
     """The job of gold.wallaroo: its tables, each with its files."""
-    compared = replace(_compared(work), beside=[(STATE, work.clock_batch(_horizon))])
+    compared = replace(_compared(work), beside=[(STATE, work.clock(_horizon))])
     written = steps.run(work, [_entities(work), compared], VERSION)
     progress = steps.run(work, [_progress(work, written.pop(RESUMED))], VERSION)
     for name, made in progress.items():

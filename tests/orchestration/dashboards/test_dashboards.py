@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -1280,7 +1281,11 @@ def test_both_engines_answer_the_same_where_names_are_null(empty: Lake, spark: A
 
 def _as_spark(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {column.name: column.type.partition("(")[0] for column in table.columns}
-    made: dict[str, Callable[[Any], Any]] = {"DECIMAL": Decimal, "DOUBLE": float}
+    made: dict[str, Callable[[Any], Any]] = {
+        "DECIMAL": Decimal,
+        "DOUBLE": float,
+        "TIMESTAMP": lambda since: datetime.fromtimestamp(since, UTC),
+    }
     return {name: made.get(kinds.get(name, ""), lambda same: same)(value) for name, value in row.items()}
 
 

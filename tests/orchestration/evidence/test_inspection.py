@@ -70,7 +70,7 @@ def as_text(path: Path) -> str:
 
 
 def columns(table: str) -> list[str]:
-    return [one.name for one in all_tables()[table].columns if not (one.name in LAKE_ONLY or one.time_of)]
+    return [column.name for column in all_tables()[table].declared if column.name not in LAKE_ONLY]
 
 
 @pytest.mark.parametrize("path", sorted(VECTORS.rglob("messages.jsonl")), ids=lambda path: str(path.parent.name))

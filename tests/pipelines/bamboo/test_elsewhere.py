@@ -19,12 +19,11 @@ from wirehouse_codecs.bamboo.simulator.logs import Log, Published
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_pipelines import stages
 from wirehouse_pipelines.bamboo import gold
-from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.delta import arrow_types, batches, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.stages import buckets
 from wirehouse_pipelines.tables import all_tables
 
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
@@ -63,7 +62,7 @@ def write(lake: Lake, days: Sequence[Day]) -> None:
     schema = arrow_types.schema(table)
     names = [name for name in schema.names if name in rows[0]]
     told = pa.RecordBatch.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))
-    spark_tables.replace(lake, table.name, pa.table(buckets.with_all(told, schema)), [Span("s", DAYS)])
+    spark_tables.replace(lake, table.name, pa.table(batches.with_all(told, schema)), [Span("s", DAYS)])
 
 
 def run(lake: Lake, *runs: Sequence[str], after: str | None = None) -> None:

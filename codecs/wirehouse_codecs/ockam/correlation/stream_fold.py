@@ -331,13 +331,11 @@ class StreamFold(StreamState):
             position = client.position or 0
             gone = Intervals(contents.gone(position, contents.highest or 0))
             lag, lost = self._can_read(client, contents.confirmed.count_from(position), gone.count, gone)
-            named = client.stream_name is not None
             yield LagRow(
                 cause,
                 where,
                 self._address,
-                client.stream_name if named else self.name,
-                client.partition if named else self.partition,
+                *self._named(client),
                 client_id,
                 client.saved,
                 client.position,
@@ -347,6 +345,12 @@ class StreamFold(StreamState):
                 lost,
                 None if lag is None else contents.age(position, where.arrived_at_ns),
             )
+
+    def _named(self, client: StreamClient) -> tuple[str | None, int | None]:
+        """The stream's name and partition as the client gives them, else as the stream has them."""
+        if client.stream_name is None:
+            return self.name, self.partition
+        return client.stream_name, client.partition
 
     def _can_read(self, client: StreamClient, held: int, passed: int, gone: Intervals) -> tuple[int | None, int | None]:
         """Lag and lost messages of a client, from whose position on `held` are confirmed and `passed` of them gone."""
@@ -410,12 +414,10 @@ class StreamFold(StreamState):
         held = contents.confirmed.counts_from(positions)
         for (client_id, client), ahead, passed in zip(changed, held, gone.counts_from(positions), strict=True):
             lag, lost = self._can_read(client, ahead, passed, gone)
-            named = client.stream_name is not None
             yield ConsumerRow(
                 client.where,
                 self._address,
-                client.stream_name if named else self.name,
-                client.partition if named else self.partition,
+                *self._named(client),
                 client_id,
                 client.saved,
                 client.position,
