@@ -33,13 +33,14 @@ from wirehouse_pipelines.cardinal.rows import (
     STATE,
     TYPES,
     Sources,
-    as_state,
+    as_states,
     batch_of,
     block_of,
     finding_row,
     found_row,
     messages_of,
     place,
+    widened,
 )
 from wirehouse_pipelines.delta.batches import runs_of, whole_keys
 from wirehouse_pipelines.lake.windows import Windows
@@ -135,7 +136,7 @@ def settle(
     batches: Iterable[pa.RecordBatch], sources: Sources, windows: Windows
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The fold of the stage: SCHEMA by block."""
-    for rows in whole_keys(batches, KEY, 1):
+    for rows in whole_keys(map(widened, batches), KEY, 1):
         yield from _settle(rows, sources, windows)
 
 
@@ -148,7 +149,8 @@ def _settle(rows: pa.RecordBatch, sources: Sources, windows: Windows) -> Iterato
     is_plain = _is_plain(facts, of_facts, int(of_key[-1]) + 1)
     plain = facts.filter(pa.array(is_plain[of_facts] & np.asarray(pc.equal(facts.column("row_kind"), BLOCK))))
     yield from _plain(plain, sources, windows)
-    yield STATE, _carried(messages, whose, facts, of_facts)
+    for carried in _carried(messages, whose, facts, of_facts):
+        yield STATE, carried
     odd = pa.array(~is_plain[of_facts])
     for key, listed in _by_key(facts.filter(odd), of_facts[~is_plain[of_facts]]):
         begin, end = np.searchsorted(whose, (key, key + 1))
@@ -241,14 +243,16 @@ def _with_texts(lists: pa.ListArray, name: str) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(fields, fields=list(struct)))
 
 
-def _carried(messages: pa.RecordBatch, whose: Array, facts: pa.RecordBatch, of_facts: Array) -> pa.RecordBatch:
+def _carried(
+    messages: pa.RecordBatch, whose: Array, facts: pa.RecordBatch, of_facts: Array
+) -> Iterator[pa.RecordBatch]:
     """The messages that are state: those of living blocks, from the first on that isn't too late for a life before."""
     first_ns = np.zeros(int(of_facts.max(initial=-1)) + 1, np.int64)
     mine = np.asarray(pc.equal(facts.column("row_kind"), BLOCK))
     first_ns[of_facts[mine]] = _arrived(facts, "first_at")[mine]
     in_life = np.asarray(messages.column("arrived_at_ns")) >= first_ns[whose] if messages.num_rows else whose > 0
     lives = pc.and_(pc.fill_null(messages.column("lives"), False), pa.array(in_life, pa.bool_()))
-    return as_state(messages.filter(lives), "message")
+    return as_states(messages.filter(lives), "message")
 
 
 def _by_key(facts: pa.RecordBatch, of_facts: Array) -> Iterator[tuple[int, list[dict[str, Any]]]]:

@@ -18,13 +18,14 @@ hash of a key is computed byte by byte, so all prefixes that end in a slash are 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.compiled.arrow import Array, frozen, parts
+from wirehouse_codecs.compiled.arrow import Array, parts
 from wirehouse_codecs.compiled.jit import compiled, inlined
 
 #: Kinds of messages, by their position in this list.
@@ -36,6 +37,8 @@ _ITEM_SET, _ITEM_DELETE, _INLINE_SET, _INLINE_DELETE = range(5, 9)
 _VALUE, _COUNT, _IS_DELETE, _SUBBATCH = (1 << bit for bit in range(4))
 #: What a slot of the hash table has.
 _NAMES, _IDS, _KEYS, _ITEMS = range(4)
+#: Updates are built in batches of about so many bytes, so that a large block's aren't in memory twice.
+UPDATES_BYTES: Final = 64 << 20
 #: Counted names that don't end in a slash are shorter; a block with a longer one isn't regular.
 _MOST_LENGTH: Final = 1024
 _SLASH: Final = ord("/")
@@ -81,13 +84,15 @@ class Assembled(NamedTuple):
     #: What was expected of tracked entries and received, by name.
     counts: pa.ListArray
     #: The keys that the regular blocks set and delete: block, row of the message, key, value (null: it is deleted).
-    updates: pa.RecordBatch
+    #: They are built when they are asked for.
+    updates: Iterable[pa.RecordBatch]
 
 
 def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
     """Assemble blocks. Block i has the rows from bounds[i] to bounds[i + 1] of `messages`, in the order of arrival.
 
     `messages` has the fields of DECODED_TYPE and of keyed messages as columns, and `kind`, the name of the message.
+    Binary columns may be large ones, so that a block may have more bytes than 32-bit offsets reach.
     """
     strings = _Strings()
     columns = {name: strings.add(messages.column(name)) for name in ("key", "value", "batch_id", "content_digest")}
@@ -145,7 +150,8 @@ class _Strings:
         _, offsets, data = column.buffers()
         if not len(column):
             return np.zeros((2, 0), np.int64)
-        ends = np.frombuffer(offsets, np.int32, len(column) + 1, offset=4 * column.offset).astype(np.int64)
+        kind = np.dtype(np.int64 if pa.types.is_large_binary(column.type) else np.int32)
+        ends = np.frombuffer(offsets, kind, len(column) + 1, offset=kind.itemsize * column.offset).astype(np.int64)
         self._parts.append(np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]])
         spans: Array = np.stack([ends[:-1], ends[1:]]) + (self._size - ends[0])
         self._size += ends[-1] - ends[0]
@@ -153,7 +159,10 @@ class _Strings:
 
     def data(self) -> Array:
         """The bytes of all columns."""
-        return frozen(np.concatenate(self._parts)) if self._parts else frozen(np.zeros(0, np.uint8))
+        data = np.concatenate(self._parts) if self._parts else np.zeros(0, np.uint8)
+        # The compiled loops take read-only arrays.
+        data.setflags(write=False)
+        return data
 
 
 def _fill(records: Array, name: str, spans: Array) -> None:
@@ -224,7 +233,17 @@ def _counts(data: Array, entries: Array, rows: Array, batches: Array) -> pa.List
     return pa.ListArray.from_arrays(pa.array(np.cumsum(sizes), pa.int32()), values)
 
 
-def _updates(data: Array, updates: Array) -> pa.RecordBatch:
+def _updates(data: Array, updates: Array) -> Iterator[pa.RecordBatch]:
+    ends = np.cumsum(sum(updates[f"{name}_end"] - updates[name] for name in ("key", "value")))
+    begin = 0
+    while begin < len(updates):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + UPDATES_BYTES, "right")))
+        yield _batch_of_updates(data, updates[begin:end])
+        begin = end
+
+
+def _batch_of_updates(data: Array, updates: Array) -> pa.RecordBatch:
     def strings(name: str, has: Array | None = None) -> pa.Array:
         starts = np.ascontiguousarray(updates[name])
         return parts(data, starts, updates[f"{name}_end"] - starts, pa.binary(), has)
