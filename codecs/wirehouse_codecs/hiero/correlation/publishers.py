@@ -450,7 +450,7 @@ class Publishers(Known):
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
-        if call.header is None:
+        if call.header is None or (event.is_late and not _fitting(call, answer, number)):
             call.early = Early(event.at_ns, answer, number, event.told["meaning"])
             call.refused = True
             self._know(node, number or NO_BLOCK)
@@ -493,7 +493,7 @@ class Publishers(Known):
         """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
         if not call.decisions:
             return None
-        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one.number)]
+        fitting = _fitting(call, answer, number)
         expected = [at for at in fitting if call.decisions[at].expected == answer]
         return next(iter(expected or fitting), len(call.decisions) - 1)
 
@@ -693,6 +693,11 @@ class Publishers(Known):
                 None if rule is None else RULE[rule].id,
             )
         )
+
+
+def _fitting(call: Call, answer: str, number: int) -> list[int]:
+    """Which of the headers that wait may be answered so."""
+    return [at for at, one in enumerate(call.decisions) if fits(answer, number, one.number)]
 
 
 def _answered_ns(call: Call, event: Event) -> int:

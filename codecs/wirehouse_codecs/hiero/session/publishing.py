@@ -209,11 +209,12 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
     memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
-    memory.complete = call.state is State.PROVEN
+    goes_on = call.state in (State.DUPLICATE, State.BEHIND)
+    memory.complete = call.state is State.PROVEN or (goes_on and memory.complete)
     if said.number is not None:
         _want(call, after(said.number))
     # Before its next header the publisher is told once that it goes on.
-    memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
+    memory.went_on &= goes_on
 
 
 def _behind(call: Call, said: Said) -> Broken:
