@@ -84,7 +84,7 @@ def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
     if said.number is not None:
         memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
-    memory.header, memory.header_end = said.number, said.byte_end
+    memory.header, memory.header_end, memory.complete = said.number, said.byte_end, False
     memory.headers += 1
     return []
 
@@ -138,7 +138,6 @@ def _go_on(rule: str) -> Effect:
     """Items of the refused or skipped block, of which some may have been on their way."""
 
     def effect(call: Call, said: Said) -> Broken:
-        call.memory.complete |= said.input is Input.PROOF
         if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
             return []
         call.memory.went_on = True
@@ -209,12 +208,10 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
     memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
-    goes_on = call.state in (State.DUPLICATE, State.BEHIND)
-    memory.complete = call.state is State.PROVEN or (goes_on and memory.complete)
     if said.number is not None:
         _want(call, after(said.number))
     # Before its next header the publisher is told once that it goes on.
-    memory.went_on &= goes_on
+    memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
 
 def _behind(call: Call, said: Said) -> Broken:
