@@ -25,6 +25,7 @@ from wirehouse_codecs.hiero.log.pauses import PAUSE_NS
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session.steps import ANSWER_NS, after, fits
+from wirehouse_codecs.tcp.endpoints import Direction
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
@@ -93,10 +94,12 @@ class Publishers(Known):
         self._drop("node_error_all", call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
+        # What a node that broke the connection off no longer answered follows from that.
+        broken_off = event.told["reset_by"] == Direction.SERVER and call.ended_by == "node"
         if call.node_code is None and not call.partial:
             for where, number in call.proofs:
                 if not lost or self._captured(call, where.arrived_at_ns):
-                    self._not_acknowledged(call, node, where, number)
+                    self._not_acknowledged(call, node, where, number, broken_off=broken_off)
         call.proofs.clear()
 
     def _judge_waiting(self, pending: Pending) -> int:
@@ -117,7 +120,9 @@ class Publishers(Known):
                 self._not_acknowledged(call, self._node(call.node), where, number)
         return 0
 
-    def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
+    def _not_acknowledged(
+        self, call: Call, node: Node, where: Where, number: int, *, broken_off: bool = False
+    ) -> None:
         if call.ended_ns is not None and call.ended_ns - where.arrived_at_ns < ANSWER_NS:
             return
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
@@ -126,7 +131,7 @@ class Publishers(Known):
         if any(where.arrived_at_ns > ns for ns in errors):
             shown = f"block {number} isn't acknowledged after another publisher's error"
             self._find("continue", where, shown, call, number)
-        else:
+        elif not broken_off:
             shown = f"block {number} was sent with its proof and never answered"
             self._find("block_not_acknowledged", where, shown, call, number)
 
@@ -212,6 +217,8 @@ class Publishers(Known):
         call.proven += 1
         answered, call.streaming = not call.streaming, False
         node.proven.add(number)
+        # Without its header it was offered all the same.
+        node.offered.add(number)
         for pending in self._awaited.of_block(call.node, number):
             if pending.proven:
                 continue

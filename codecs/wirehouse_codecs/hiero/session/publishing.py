@@ -152,6 +152,9 @@ def after_end(call: Call, said: Said) -> Broken:
     # It knows its own end.
     crossed = memory.ended_ns and not knowing(said, memory.ended_ns, call.options.in_flight_ns)
     if memory.went_on or memory.missed or crossed or unknowing(said, memory.ended_end):
+        if said.input is Input.END_STREAM:
+            # What follows on its own end it sends knowing that.
+            memory.ended_ns = memory.ended_end = 0
         return []
     memory.went_on = True
     shown = f"{said.input} while the call is {call.state}"
