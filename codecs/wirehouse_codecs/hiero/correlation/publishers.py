@@ -315,6 +315,8 @@ class Publishers(Known):
     def _judge_acknowledged(self, call: Call, node: Node, event: Event, number: int, first: bool) -> None:
         """Decisions that an acknowledgement settles, and whether the block may be acknowledged."""
         waiting, left = call.decisions, []
+        # Where the acknowledgements of a call don't rise, that is its fault.
+        rises = call.acked is None or call.acked < number
         broken = False
         for decision in waiting:
             where, offered, known, expected, is_first = decision
@@ -330,8 +332,7 @@ class Publishers(Known):
                     broken = True
                     if not again:
                         self._await_proof(rule, call, event, shown, number, number - 1)
-                    elif call.acked is None or call.acked < number:
-                        # Else the acknowledgements of the call don't rise.
+                    elif rises:
                         self._find(rule, event.where, shown, call, number)
             elif offered < number and (call.new or old) and not crossed:
                 rule = None
@@ -345,7 +346,7 @@ class Publishers(Known):
             else:
                 left.append(decision)
         call.decisions = left
-        if not first or broken or self._partial(node, event.at_ns):
+        if not (first and rises) or broken or self._partial(node, event.at_ns):
             return
         if number in node.offered:
             self._judge_proof(call, node, event, number)
