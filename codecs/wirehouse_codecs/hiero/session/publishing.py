@@ -119,6 +119,16 @@ def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
+def _offer_after_skip(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    skipped, crossed = memory.refused, memory.went_on or call.in_flight(said)
+    _offer(call, said)
+    is_acknowledged = memory.acknowledged is not None and skipped is not None and memory.acknowledged >= skipped
+    if crossed or is_acknowledged or skipped is None or said.number != skipped:
+        return []
+    return [("skip_pair", f"after SkipBlock({skipped}) its header comes again")]
+
+
 def _offer_after_resend(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     wanted, crossed = memory.reported, call.in_flight(said)
@@ -335,7 +345,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
-        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer_after_skip),
         (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
         # It is found once.
