@@ -342,6 +342,12 @@ class Numbering(SideState):
         if (self.next_byte, is_full) not in self._stalls[-2:]:
             self._stalls.append((self.next_byte, is_full))
 
+    def note_full(self, theirs: Numbering) -> None:
+        """Its host takes no more of the other side's bytes. One that never had a window doesn't mean it."""
+        self.zero_windows += 1
+        if self.zero_windows < self.packets:
+            theirs.note_stall(is_full=True)
+
     def has_stalled(self, byte_start: int, *, is_full: bool) -> bool:
         """The bytes from `byte_start` on may have waited for a window, or for bytes that came again. See `is_late`."""
         stall = (byte_start, is_full)

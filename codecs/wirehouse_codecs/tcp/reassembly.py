@@ -511,10 +511,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours, theirs = connection.sides(segment.direction)
     events: list[Event] = []
     if not segment.window:
-        ours.zero_windows += 1
-        # Who never has a window doesn't mean it.
-        if ours.zero_windows < ours.packets:
-            theirs.note_stall(is_full=True)
+        ours.note_full(theirs)
     if connection.opened == "middle":
         held = connection.held
         ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)

@@ -212,7 +212,7 @@ class Stretch:
                 yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
 
     def pauses(self, least_ns: int) -> Iterator[tuple[int, int, int]]:
-        """Where segments begin that came `least_ns` or more after the one before: first byte, when that was, and when."""
+        """Segments that came `least_ns` or more after the one before: first byte, when that one came, and when they."""
         arrived = self.rows.arrived[self.at]
         for at in (np.flatnonzero(np.diff(arrived) >= least_ns) + 1).tolist():
             yield int(self.rows.offsets[self.at[at]]) - self._base, arrived.item(at - 1), arrived.item(at)

@@ -70,9 +70,7 @@ ENDS: list[tuple[Callable[[Call], object], list[str]]] = [
 
 @pytest.mark.parametrize(("end", "rules"), ENDS)
 @pytest.mark.parametrize("profile", ["A", "B"])
-def test_a_node_that_breaks_off_answers_no_more(
-    end: Callable[[Call], object], rules: list[str], profile: str
-) -> None:
+def test_a_node_that_breaks_off_answers_no_more(end: Callable[[Call], object], rules: list[str], profile: str) -> None:
     net = Network(profile)
     end(net.publisher().block(121).wait(3000))
     assert found(net) == rules

@@ -74,9 +74,7 @@ CASES: list[tuple[str, Callable[..., None], object, object]] = [
 
 @pytest.mark.parametrize(("rule", "script", "good", "bad"), CASES)
 @pytest.mark.parametrize("profile", ["A", "B"])
-def test_parts_of_two_others(
-    rule: str, script: Callable[..., None], good: object, bad: object, profile: str
-) -> None:
+def test_parts_of_two_others(rule: str, script: Callable[..., None], good: object, bad: object, profile: str) -> None:
     for value, broken in ((good, False), (bad, True)):
         net = Network(profile)
         script(net, value)

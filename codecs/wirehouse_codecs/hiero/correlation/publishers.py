@@ -120,9 +120,7 @@ class Publishers(Known):
                 self._not_acknowledged(call, self._node(call.node), where, number)
         return 0
 
-    def _not_acknowledged(
-        self, call: Call, node: Node, where: Where, number: int, *, broken_off: bool = False
-    ) -> None:
+    def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int, *, broken_off: bool = False) -> None:
         if call.ended_ns is not None and call.ended_ns - where.arrived_at_ns < ANSWER_NS:
             return
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:

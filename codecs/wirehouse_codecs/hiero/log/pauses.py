@@ -4,10 +4,10 @@ What an application writes may wait in its host's send buffer for long: until th
 before, or until a lost packet is sent again, perhaps one that no tap saw. So neither the time nor the acknowledgment of
 a packet says what was known when its bytes were written.
 
-A pause does. The client's host has received all that the server had said, and for `PAUSE_NS` neither side sent anything.
-If something had waited, then for one of three things: for the server's host to acknowledge what was sent before, which
-is sent again if that takes so long; for its window; or for an HTTP/2 window, and then the server says something. Without
-any of these nothing was waiting: what the client sends next was written after the pause.
+A pause does. The client's host has received all that the server had said, and for `PAUSE_NS` neither side sent
+anything. If something had waited, then for one of three things: for the server's host to acknowledge what was sent
+before, which is sent again if that takes so long; for its window; or for an HTTP/2 window, and then the server says
+something. Without any of these nothing was waiting: what the client sends next was written after the pause.
 """
 
 from __future__ import annotations
