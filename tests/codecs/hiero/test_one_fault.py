@@ -7,7 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.codecs.hiero.test_knowledge import found
-from tests.support.hiero_wire import CLIENT, SERVER, Block, Call, Network, held, made, put
+from tests.support.hiero_captures import judge_landed
+from tests.support.hiero_wire import CLIENT, PORT, SERVER, Block, Call, Network, held, made, put
+from tests.support.landed import landed_packets
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.logs.rows import VIOLATION
 
 
 def whole(call: Call, *blocks: Block) -> Call:
@@ -57,6 +61,13 @@ def test_an_acknowledgement_of_another_block_breaks_one_rule(number: int, rule: 
     net = Network(profile)
     net.publisher().block(121).ack(121, number).leave(121)
     assert found(net) == [rule]
+
+
+def test_a_wrong_skip_block_is_found_at_the_offered_header() -> None:
+    net = Network()
+    net.publisher().block(120).ack(120).header(121).skip(122).wait(1500).rest(121).ack(121).leave(121)
+    rows = judge_landed(landed_packets(net.close().packets), HieroOptions(), PORT).rows[VIOLATION]
+    assert [(row["finding"]["rule"], row["block_number"]) for row in rows] == [("hiero.skip_pair", 121)]
 
 
 ENDS: list[tuple[Callable[[Call], object], list[str]]] = [
