@@ -10,10 +10,10 @@ import pytest
 from tests.support.hiero_captures import Judged, judge_landed
 from tests.support.hiero_networks import Simulation
 from tests.support.hiero_slow_links import SlowLink
-from tests.support.hiero_wire import PORT
+from tests.support.hiero_wire import MS, PORT
 from tests.support.landed import landed_packets
 from tests.support.searches import fast_first
-from tests.support.taps import any_tap, captured
+from tests.support.taps import Tap, any_tap, captured
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
@@ -120,6 +120,22 @@ def test_tables_say_what_is_true_of_a_legal_network(seed: int) -> None:
 def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     """A part of it, one side or half of one, a few packets in another order, the sides by two clocks."""
     packets = captured(Simulation(seed).net.packets, {PORT}, any_tap(seed))
+    assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
+
+
+#: Slow links whose answers are captured with what they answer, or long before or after it.
+SKEWED = ((125, 50), (129, 50), (134, -50), (206, -50), (206, -1000), (252, -50), (756, 50))
+
+
+@pytest.mark.parametrize(("seed", "late_ms"), SKEWED)
+def test_two_clocks_on_a_slow_link_break_no_rule(seed: int, late_ms: int) -> None:
+    packets = captured(SlowLink(seed).net.packets, {PORT}, Tap(server_late_ns=late_ms * MS))
+    assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
+
+
+@pytest.mark.parametrize("seed", fast_first(range(1_000), count=10, most=50))
+def test_what_a_tap_has_of_a_slow_link_breaks_no_rule(seed: int) -> None:
+    packets = captured(SlowLink(seed).net.packets, {PORT}, any_tap(seed))
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
 
 
