@@ -119,9 +119,7 @@ def test_a_side_is_unseen_until_it_is_known_where_its_bytes_begin(dialect: str, 
     sent = [
         tcp_packet(client, server, sequence=99, acknowledgment=0, flags=SYN, payload=first),
         tcp_packet(server, client, sequence=499, acknowledgment=100 + len(first), flags=SYN | ACK),
-        tcp_packet(
-            client, server, sequence=100 + len(first), acknowledgment=acknowledges, flags=ACK, payload=second
-        ),
+        tcp_packet(client, server, sequence=100 + len(first), acknowledgment=acknowledges, flags=ACK, payload=second),
         tcp_packet(server, client, sequence=500, acknowledgment=100 + len(first), flags=ACK, payload=ok().data),
     ]
     captured = [CapturedPacket(10**18 + at * 10**7, packet) for at, packet in enumerate(sent)]
