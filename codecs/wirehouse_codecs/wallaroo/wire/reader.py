@@ -4,7 +4,7 @@
 `HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
 connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
 other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. What
-was passed over before the dialect was known is read again by it: then a shorter row of frames is credible. A hole
+was passed over before a dialect was found is read again then: by it a shorter row of frames is credible. A hole
 within one frame whose length was captured costs that frame alone: the next one begins at its known place. Where holes
 leave few frames between them, as a snap length does, a short row is credible if it reaches the next hole and names a
 stream that is known.
@@ -111,8 +111,10 @@ class ReaderState:
     held: list[tuple[Direction, Place, Framed]] = field(default_factory=list)
     #: All that came before the dialect was known; None once that is over.
     taken: list[Taken] | None = None
-    #: In some of that a start was looked for, and given up. It is read again by the dialect.
+    #: In some of that a start was looked for, and given up. It is read again once a dialect is found.
     gave_up: bool = False
+    #: The dialect that was found then: by it shorter rows are credible, which may show another one.
+    guess: str | None = None
     unsupported_told: bool = False
     #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
     not_decoded: dict[Direction, list[int]] = field(default_factory=lambda: {side: [0, 0] for side in _SIDES})
@@ -202,9 +204,10 @@ class Reader(ReaderState):
         return self._read_hole(direction, missing, place) if missing else self._read_bytes(direction, data, place)
 
     def _read_again(self, found: Iterable[Received]) -> list[Received]:
-        """Read all that came once more, by the dialect if it is known, which `found` has frames of."""
+        """Read all that came once more, with what was found: the dialect and the streams that frames name."""
         named = {one for each in found if each.decoded.frame is not None for one in _streams_of(each.decoded.frame)}
-        again = Reader(self._options, state=_begin(self._options, self.late, self.dialect and self.detection))
+        again = Reader(self._options, started_late=self.late)
+        again.guess = None if self.dialect is None else self.dialect.name
         knows_stream, taken, again.taken = self.knows_stream, self.taken or [], None
         again.knows_stream = lambda stream_id: stream_id in named or knows_stream(stream_id)
         read = [one for each in taken for one in again._read(each)]
@@ -391,11 +394,12 @@ class Reader(ReaderState):
         `begins` where bytes are missing needs none of this. Before the dialect is known there is no such row but at
         the end.
         """
-        if self.dialect is None:
+        dialect = self.dialect or (None if self.guess is None else DIALECTS[self.guess])
+        if dialect is None:
             return self._ended
-        framer = Framer(self.dialect.byte_order, self._limit(direction))
+        framer = Framer(dialect.byte_order, self._limit(direction))
         frames = [
-            decode(framed.body, self.dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
+            decode(framed.body, dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
         ]
         first = frames[0] if frames else None
         if first is None or begins:
@@ -571,17 +575,15 @@ class Reader(ReaderState):
         return [Received(direction, place, start, start + len(pending), decoded, pending)]
 
 
-def _begin(options: WallarooOptions, started_late: bool, detection: Detection | None = None) -> ReaderState:
-    """Before the first byte; with the dialect if it is known."""
+def _begin(options: WallarooOptions, started_late: bool) -> ReaderState:
+    """Before the first byte."""
     state = ReaderState(searching=dict.fromkeys(_SIDES, started_late), late=started_late, lacks=started_late)
     if options.forced is not None:
         dialect = DIALECTS[options.forced]
-        detection = Detection(dialect, dialect.name, "forced by the configuration")
-    if detection is None:
-        state.taken = []
+        state.order = dialect.byte_order
+        state.detection = Detection(dialect, dialect.name, "forced by the configuration")
     else:
-        assert detection.dialect is not None
-        state.order, state.detection = detection.dialect.byte_order, detection
+        state.taken = []
     return state
 
 
