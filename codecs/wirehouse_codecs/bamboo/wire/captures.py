@@ -34,7 +34,8 @@ class EntryCutter:
 
 
 def _refuse(start: bytes) -> str | None:
-    return None if begins_entries(start) else why_not(start)
+    # A file of empty lines has no entry, as an empty one.
+    return None if begins_entries(start) or not start.strip() else why_not(start)
 
 
 ENTRIES: Final = Form(_refuse, EntryCutter)

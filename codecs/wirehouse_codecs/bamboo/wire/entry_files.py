@@ -95,7 +95,7 @@ def why_not(start: bytes) -> str:
     records = EntryLines().receive(start if start.endswith(b"\n") else start + b"\n") if _begins_object(start) else []
     reason = next((one.damage for one in records), None)
     return "neither JSON Lines of entries nor binary ones, plain or compressed by gzip or zstd" + (
-        "" if reason is None else f"; its first line has {reason}"
+        "" if reason is None else f"; its first line: {reason}"
     )
 
 
