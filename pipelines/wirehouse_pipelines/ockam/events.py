@@ -38,7 +38,7 @@ MESSAGE_COLUMNS: Final[table_reader.Columns] = {
     **dict.fromkeys(("source", "window_start", *_PLACE, "stream_address", "requester", "consumer", "missed"), ()),
     "message": ("kind", "ignored", "stream_name", "partition", "partitions", "client_id", "index", "status")
     + ("return_route", "messages"),
-    "answers": ("requested_at_ns", "request_capture_id", "index", "anonymous", "unsure"),
+    "answers": ("requested_at_ns", "request_capture_id", "index", "anonymous", "unsure", "late"),
 }
 #: Columns of the log's sessions with pushes that have no answer.
 SESSION_COLUMNS: Final[table_reader.Columns] = {
@@ -52,7 +52,7 @@ _TYPES: Final = {
     ),
     **dict.fromkeys(("connection_id", "capture_id", "requested_in"), pa.binary()),
     **dict.fromkeys(("partition", "index", "requested"), UINT),
-    **dict.fromkeys(("anonymous", "lacks"), pa.bool_()),
+    **dict.fromkeys(("anonymous", "lacks", "early"), pa.bool_()),
     "indexes": pa.list_(UINT),
     "open_pushes": _OPEN_PUSHES,
 }
@@ -156,7 +156,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
     """Columns that the events of a message have in common. An event reads those that it has."""
     message = dict(zip(names := ("stream_name", "partition", "index"), of(rows, "message", *names), strict=True))
     client_id, route, pulled = of(rows, "message", "client_id", "return_route", "messages")
-    unsure = of(rows, "answers", "unsure")[0]
+    unsure, late = of(rows, "answers", "unsure", "late")
     # Of an unsure answer it isn't known which request it answers.
     answered = {
         known: pc.if_else(pc.invert(unsure), of(rows, "answers", name)[0], None)
@@ -165,6 +165,8 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
             *(("request_capture_id", "requested_in"), ("index", "requested")),
         )
     }
+    # When it was sent isn't known either of a request that came late.
+    answered["requested_at_ns"] = pc.if_else(pc.fill_null(late, False), None, answered["requested_at_ns"])
     requester = pc.if_else(pc.equal(rows.column("requester"), ""), None, rows.column("requester"))
     return {
         **{
@@ -173,6 +175,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
         },
         **message,
         **answered,
+        "early": pc.and_(rows.column("answers").is_null(), pc.equal(rows.column("missed"), 0)),
         "turn": pc.equal(rows.column("direction"), Direction.CLIENT),
         "client_id": pc.coalesce(rows.column("consumer"), client_id),
         "asker": pc.binary_join_element_wise(pc.fill_null(host, ""), requester, " "),

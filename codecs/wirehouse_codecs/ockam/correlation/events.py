@@ -78,13 +78,15 @@ class Init:
 
 @dataclass(slots=True)
 class Stored:
-    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
+    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = when it was sent isn't known."""
 
     where: Where
     index: int
     pushed_at_ns: int | None
     #: The capture of the push; None = that of its answer.
     requested_in: bytes | None = None
+    #: Nothing of its connection was missed, and yet no push is known for it: it was captured before.
+    early: bool = False
 
 
 @dataclass(slots=True)
@@ -126,6 +128,7 @@ class Delivered:
     requested_at_ns: int | None = None
     #: As of Stored.
     requested_in: bytes | None = None
+    early: bool = False
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     Where,
     arrival,
     quoted,
+    request,
 )
 from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
 from wirehouse_codecs.ockam.rules import RULE
@@ -62,9 +63,9 @@ class Given(NamedTuple):
     """An address that was given to the name."""
 
     #: When its first Init came.
-    given_ns: int
+    given: Moment
     #: When its first reply came since the name has several addresses.
-    replied_ns: int | None
+    replied: Moment | None
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class NameFold(NameState):
             self._drop_lowered()
             self.current = address
         given = self.given.setdefault(init.seen_by, {})
-        given.setdefault(address, Given(init.where.arrived_at_ns, None))
+        given.setdefault(address, Given(arrival(init.where), None))
         inits = self.inits.setdefault(init.where.connection_id, [])
         if address not in inits:
             inits.append(address)
@@ -163,8 +164,8 @@ class NameFold(NameState):
         given = self.given.get(replied.seen_by, {})
         if address not in given or len(given) == 1:
             return NOTHING
-        if given[address].replied_ns is None:
-            given[address] = given[address]._replace(replied_ns=replied.where.arrived_at_ns)
+        if given[address].replied is None:
+            given[address] = given[address]._replace(replied=arrival(replied.where))
         # An Init that a hole held back shows in no order with the others.
         if self.connections.partial:
             return NOTHING
@@ -172,13 +173,12 @@ class NameFold(NameState):
         if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self.resumed:
             return NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
-        # Also one capture may have two clocks, if it was merged of what two taps saw.
-        clocks_ns = self._reading.clocks_ns
+        sent, clocks_ns = request(replied.where, sent_ns, replied.requested_in), self._reading.clocks_ns
         before = (
             name
             for name, one in later
-            if one.replied_ns is not None and one.replied_ns < sent_ns - clocks_ns
-            if given[address].given_ns < one.given_ns - clocks_ns
+            if one.replied is not None and one.replied.is_before(sent, clocks_ns)
+            if given[address].given.is_before(one.given, clocks_ns)
         )
         other = next((name for name in before if node_of(name) == node_of(address)), None)
         if other is None:

@@ -21,7 +21,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.session.outcome import Answers, Found, Outcome
-from wirehouse_codecs.ockam.session.requests import RequestKind
+from wirehouse_codecs.ockam.session.requests import Request, RequestKind
 from wirehouse_codecs.ockam.session.session import Session, SessionState
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
@@ -45,7 +45,7 @@ from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
@@ -93,6 +93,7 @@ ANSWERS_TYPE: Final = pa.struct(
         ("data", pa.binary()),
         ("data_bytes", pa.int64()),
         ("unsure", pa.bool_()),
+        ("late", pa.bool_()),
     ]
 )
 SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("bytes", pa.int64())])
@@ -146,7 +147,9 @@ class Conversation:
         carried = None if snapshot is None else CODEC.read(snapshot)
         self._reader = Reader(options, started_late=late, state=None if carried is None else carried.reader)
         state = None if carried is None else carried.session
-        self._session = Session(options, started_late=late, state=state, peer_received=connection.peer_received)
+        self._session = Session(
+            options, started_late=late, state=state, peer_received=connection.peer_received, late=connection.late
+        )
         #: Frames and bytes of other traffic, by direction and name.
         self._skips: dict[tuple[Direction, str], tuple[int, int]] = {} if carried is None else carried.skips
         #: Addresses between which a secure channel is.
@@ -325,7 +328,7 @@ class Conversation:
         session, memory = self._session, self._session.memory
         names = sorted(memory.names)
         pushes = Counter(
-            (request.target, request.where.place.arrived_at_ns, request.where.place.capture_id)
+            (request.target, self._sent_since_ns(request), request.where.place.capture_id)
             for request in memory.requests
             if request.kind is RequestKind.PUSH
         )
@@ -343,6 +346,10 @@ class Conversation:
             "closed": session.ended is not None,
             "closed_at_ns": self._closed_at_ns,
         }
+
+    def _sent_since_ns(self, request: Request) -> int:
+        """When a request was sent; of one that came late, the earliest moment at which it can have been."""
+        return (self._connection.first if request.is_late else request.where.place).arrived_at_ns
 
     # Carried state
 
