@@ -43,7 +43,7 @@ MESSAGE_COLUMNS: Final[table_reader.Columns] = {
 #: Columns of the log's sessions with pushes that have no answer.
 SESSION_COLUMNS: Final[table_reader.Columns] = {
     **dict.fromkeys(("source", "window_start", "connection_id"), ()),
-    "session": ("open_pushes",),
+    "session": ("open_pushes", "about"),
 }
 _OPEN_PUSHES: Final = SESSION_TYPE.field("open_pushes").type
 _TYPES: Final = {
@@ -52,7 +52,7 @@ _TYPES: Final = {
     ),
     **dict.fromkeys(("connection_id", "capture_id", "requested_in"), pa.binary()),
     **dict.fromkeys(("partition", "index", "requested"), UINT),
-    **dict.fromkeys(("anonymous", "lacks", "early"), pa.bool_()),
+    **dict.fromkeys(("anonymous", "later", "lacks", "early"), pa.bool_()),
     "indexes": pa.list_(UINT),
     "open_pushes": _OPEN_PUSHES,
 }
@@ -96,15 +96,28 @@ def of_messages(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
 
 
 def of_sessions(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
-    """Prepare sessions: how those stand that have pushes without an answer, for the streams of these."""
+    """Prepare sessions: how those stand that have pushes without an answer, or speak no more, for their streams."""
     stood = known.connections.at(place_of(rows))
     rows = known.members.once(rows)
-    opened = of(rows, "session", "open_pushes")[0]
-    pushed = rows.select(["source", "window_start", "connection_id"]).take(pc.list_parent_indices(opened))
-    keys = address_keys(pc.struct_field(opened.flatten(), "stream_address"))
+    opened, about = of(rows, "session", "open_pushes", "about")
+    spoken = [
+        rows.select(["source", "window_start", "connection_id"])
+        .take(pc.list_parent_indices(listed))
+        .append_column("key", keys)
+        for listed, keys in ((opened, _stream_keys(opened.flatten())), (about, _about_keys(about.flatten())))
+    ]
     return pa.concat_batches(
-        [pa.RecordBatch.from_pylist([], schema=EVENTS), *_standing(pushed.append_column("key", keys), stood)]
+        [pa.RecordBatch.from_pylist([], schema=EVENTS), *_standing(pa.concat_batches(spoken), stood)]
     )
+
+
+def _stream_keys(listed: pa.StructArray) -> pa.Array:
+    return address_keys(pc.struct_field(listed, "stream_address"))
+
+
+def _about_keys(about: pa.StructArray) -> pa.Array:
+    names = name_keys(*(pc.struct_field(about, name) for name in ("stream_name", "partition")))
+    return pc.coalesce(_stream_keys(about), names)
 
 
 # What messages say
@@ -122,7 +135,7 @@ def _said(rows: pa.RecordBatch, stood: Standing, known: Known) -> Iterator[pa.Re
     under_name = name_keys(name, partition)
     address = _addresses(rows, under_name, pc.and_(heard, is_index), names)
     under_address = address_keys(address)
-    columns = _columns(rows, host) | {"unplaced": address.is_null()}
+    columns = _columns(rows, host) | {"unplaced": address.is_null(), "later": _later(address, under_name, names)}
     if (lacking := known.lacking.get((service, window))) is not None:
         columns["lacks"] = _lacks(rows, host, lacking)
     base = with_all(pa.RecordBatch.from_pydict(columns), EVENTS)
@@ -204,6 +217,13 @@ def _addresses(rows: pa.RecordBatch, under_name: pa.Array, is_index: pa.Array, n
     guessed = np.full(len(address), None)
     guessed[np.asarray(at)] = [names.address_at(key, at_ns) for key, at_ns in open_]
     return pc.coalesce(address, pa.array(guessed, pa.string()))
+
+
+def _later(address: pa.Array, under_name: pa.Array, names: Names) -> pa.Array:
+    """Whether the name of each message had another address before its stream's."""
+    first = pa.array(names.first.values(), pa.string())
+    first = first.take(pc.index_in(under_name, pa.array(names.first, pa.string())))
+    return pc.fill_null(pc.not_equal(address, first), False)
 
 
 def _lacks(rows: pa.RecordBatch, host: pa.Array, lacking: pa.Table) -> pa.Array:

@@ -74,6 +74,8 @@ class Init:
     stream_address: str | None = None
     #: Who captured it: several have several clocks.
     seen_by: str = ""
+    #: The name had another address before.
+    later: bool = False
 
 
 @dataclass(slots=True)
@@ -296,7 +298,8 @@ class ConsumerRow:
 class LagRow:
     """A change of where a client of a stream stands, or of how much waits for it."""
 
-    #: What changed it: `push`, `save`, `pull` or `delete`.
+    #: What changed it: `push`, `save`, `pull` or `delete`; of the first row of a client under a later address of the
+    #: stream's name `incarnation`.
     cause: str
     #: The message that did.
     where: Where

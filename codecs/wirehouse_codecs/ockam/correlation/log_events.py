@@ -59,6 +59,7 @@ EVENT_COLUMNS: Final = (
         "service",
         "asker",
         "seen_by",
+        "later",
         "lacks",
         "early",
         "indexes",
@@ -181,7 +182,8 @@ _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "created": lambda where, row: Created(where),
     "init": lambda where, row: Init(
-        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
+        *(where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]),
+        bool(row["later"]),
     ),
     "stored": lambda where, row: Stored(
         where, row["index"], row["requested_at_ns"], row["requested_in"], bool(row["early"])
@@ -318,6 +320,9 @@ class Heard:
                     event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
                 elif lack:
                     continue
+            if isinstance(event, Init):
+                first = next(iter(given.get(name_key(event.stream_name, event.partition), ())), event.stream_address)
+                event = replace(event, later=event.stream_address != first)
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)

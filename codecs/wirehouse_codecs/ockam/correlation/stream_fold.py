@@ -75,6 +75,8 @@ class StreamState:
     name: str | None = None
     partition: int | None = None
     sharing: list[tuple[str, int]] = field(default_factory=list)
+    #: The name had another address before.
+    later: bool = False
     #: The first request to the address while no Init gave it, and whether that was reported.
     asked: Where | None = None
     blamed: bool = False
@@ -153,7 +155,7 @@ class StreamFold(StreamState):
         told = self._not_given()
         self.asked = None
         if self.name is None:
-            self.name, self.partition = init.stream_name[:MOST_NAME], init.partition
+            self.name, self.partition, self.later = init.stream_name[:MOST_NAME], init.partition, init.later
             self._shared_changed = True
             return told
         name = (init.stream_name[:MOST_NAME], init.partition or 0)
@@ -359,8 +361,10 @@ class StreamFold(StreamState):
             position = client.position or 0
             gone = Intervals(contents.gone(position, contents.highest or 0))
             lag, lost = self._can_read(client, contents.confirmed.count_from(position), gone.count, gone)
+            is_anew = self.later and not client.has_lag
+            client.has_lag = True
             yield LagRow(
-                cause,
+                "incarnation" if is_anew else cause,
                 where,
                 self._address,
                 *self._named(client),

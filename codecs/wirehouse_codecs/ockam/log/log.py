@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -50,6 +51,8 @@ SNAPSHOT_VERSION: Final = 7
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
+#: Streams of open creates that a session's row names.
+MOST_ABOUT: Final = 1_024
 OTHER: Final = "other"
 #: What can't be read at addresses of secure channels, which begin at a listener of such a name; of so many addresses.
 SECURE_CHANNEL: Final = "secure channel"
@@ -100,6 +103,7 @@ SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("b
 _OPEN_PUSHES: Final = pa.struct(
     [("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("capture_id", pa.binary()), ("count", pa.int64())]
 )
+_ABOUT: Final = pa.struct([("stream_address", pa.string()), ("stream_name", pa.string()), ("partition", UINT)])
 _COUNTS: Final = ("creates", "pushes", "confirmed", "pulls", "delivered")
 SESSION_TYPE: Final = pa.struct(
     [
@@ -112,6 +116,7 @@ SESSION_TYPE: Final = pa.struct(
         ("open_pushes", pa.list_(_OPEN_PUSHES)),
         ("closed", pa.bool_()),
         ("closed_at_ns", pa.int64()),
+        ("about", pa.list_(_ABOUT)),
     ]
 )
 #: Columns of the log, of which only the struct of the row's own kind is there.
@@ -345,7 +350,18 @@ class Conversation:
             ],
             "closed": session.ended is not None,
             "closed_at_ns": self._closed_at_ns,
+            "about": self._about() if session.coverage.partial or session.ended is not None else [],
         }
+
+    def _about(self) -> list[dict[str, Any]]:
+        """The streams that it spoke of: those by their addresses, and then by their names."""
+        memory = self._session.memory
+        asked = ((request.name, at) for request in memory.requests for at in range(request.partitions or 1))
+        names = dict.fromkeys([*memory.addresses, *((name, at or 0) for *_, name, at in memory.keys)])
+        names |= dict.fromkeys((name, at) for name, at in islice(asked, MOST_ABOUT) if name is not None)
+        by_address = ((address, None, None) for address in memory.streams)
+        fields = _ABOUT.names
+        return [dict(zip(fields, one, strict=True)) for one in (*by_address, *((None, *name) for name in names))]
 
     def _sent_since_ns(self, request: Request) -> int:
         """When a request was sent; of one that came late, the earliest moment at which it can have been."""
