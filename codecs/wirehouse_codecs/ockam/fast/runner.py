@@ -184,8 +184,7 @@ class _Frames(CutFrames):
         arrays.read(self.data, self.envelope)
         #: By side and piece: how far its bytes are here.
         ends = self._ends + self.shifts[self._owners]
-        sides = zip(self._sides, self.shifts.tolist(), strict=True)
-        here = [np.where(self._owners == n, ends, side.received + shift) for n, (side, shift) in enumerate(sides)]
+        here = [np.where(self._owners == n, ends, reader.end(side)) for n, side in enumerate(SIDES)]
         self._here = np.maximum.accumulate(np.array(here), axis=1)
         self.rows = Rows(self.data, self.envelope, arrays, self.arrived_at_ns, lambda row: Where(*self.where(row)))
 
