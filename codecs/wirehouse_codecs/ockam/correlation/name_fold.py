@@ -87,6 +87,8 @@ class NameState:
     lowered: list[Lowered] = field(default_factory=list)
     #: Higher answers to a client than it saved, that may still be excused.
     raised: list[Raised] = field(default_factory=list)
+    #: An answer was captured before its request, or held back until that came: two clocks tell the time, or two paths.
+    clocks: bool = False
     #: The one that was silent longest first.
     clients: dict[str, NameClient] = field(default_factory=dict)
 
@@ -160,6 +162,7 @@ class NameFold(NameState):
 
     def _reply(self, replied: Replied) -> Sequence[Told]:
         """An address replies although a later one has. On a connection that was given both its session reports it."""
+        self._note_clocks(replied)
         address, sent_ns = replied.stream_address, replied.requested_at_ns
         given = self.given.get(replied.seen_by, {})
         if address not in given or len(given) == 1:
@@ -170,7 +173,7 @@ class NameFold(NameState):
         if self.connections.partial:
             return NOTHING
         # Where an answer comes before its request, or was held back until then, two clocks tell the time.
-        if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self.resumed:
+        if sent_ns is None or self.clocks or address in self.resumed:
             return NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
         sent, clocks_ns = request(replied.where, sent_ns, replied.requested_in), self._reading.clocks_ns
@@ -220,11 +223,12 @@ class NameFold(NameState):
 
     def _got(self, got: Got) -> Sequence[Told]:
         client = self._client(got)
+        self._note_clocks(got)
         if client is None:
             return NOTHING
         index, known = got.index, client.saved or 0
         # A lost Init may have told that the service began anew, a lost SaveIndex may have raised the index.
-        judged = not (self.connections.partial or got.lacks)
+        judged = not (self.connections.partial or got.lacks or self.clocks)
         before = client.lowered(got, self._reading.clocks_ns)
         if before is not None and judged and len(self.lowered) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, after {before} on another connection"
@@ -237,6 +241,16 @@ class NameFold(NameState):
         client.answered = True
         client.move(index, self._reading.position_told(index, client.saved))
         return NOTHING
+
+    def _note_clocks(self, answer: Replied | Got) -> None:
+        """An answer comes. If it shows two clocks, what was said just before is in no sure order."""
+        asked_ns, answered_ns = answer.requested_at_ns, answer.where.arrived_at_ns
+        if self.clocks or asked_ns is None or asked_ns < answered_ns:
+            return
+        self.clocks = True
+        since_ns = answered_ns - self._reading.clocks_ns
+        self.lowered = [one for one in self.lowered if one.where.arrived_at_ns <= since_ns]
+        self.raised = [one for one in self.raised if one.where.arrived_at_ns <= since_ns]
 
     def _speaks_elsewhere(self, client: NameClient, connection_id: bytes) -> bool:
         """Another connection of the client may be open; connections that were forgotten may be its."""
