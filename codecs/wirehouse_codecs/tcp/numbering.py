@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from wirehouse_codecs.tcp.endpoints import is_within
 from wirehouse_codecs.tcp.pieces import Limits, Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
     ACKNOWLEDGED_BYTES,
@@ -334,8 +335,12 @@ class Numbering(SideState):
 
     def is_late(self, byte_end: int) -> bool:
         """Nobody knows when the byte before `byte_end` was sent first: it came late, or one before it did."""
-        at = bisect_left(self._late, (byte_end,)) - 1
-        return at >= 0 and byte_end <= self._late[at][1]
+        return is_within(self._late, byte_end)
+
+    @property
+    def late(self) -> Sequence[tuple[int, int]]:
+        """Where the bytes stand that are late, since the last `forget_received`."""
+        return self._late
 
     def note_stall(self, *, is_full: bool) -> None:
         """What follows may have waited: the other host takes no more (`is_full`), or bytes came again."""
