@@ -68,8 +68,9 @@ def fold_blocks(
     for rows in whole_keys(map(widened, batches), KEY, 1):
         is_reorg = pc.is_in(rows.column("kind"), pa.array(REORG_KINDS))
         yield from topics.take(rows, is_reorg)
-        for reorgs in as_states(rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid())), "reorg"):
-            yield STATE, reorgs
+        reorgs = rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid()))
+        for state in as_states(reorgs, "reorg", np.ones(reorgs.num_rows, bool)):
+            yield STATE, state
         lives, bounds, is_over = _lives(_where(rows, ~np.asarray(is_reorg)), sources)
         del rows
         if lives.num_rows:

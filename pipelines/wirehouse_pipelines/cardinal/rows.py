@@ -144,15 +144,15 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_wide(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def as_states(messages: pa.RecordBatch, kind: str) -> Iterator[pa.RecordBatch]:
-    """Rows of STATE of a kind that carry these messages, whose columns may be widened."""
+def as_states(messages: pa.RecordBatch, kind: str, kept: np.ndarray[Any, Any]) -> Iterator[pa.RecordBatch]:
+    """Rows of STATE of a kind that carry the messages for which `kept` is true. Columns may be widened."""
     if messages.nbytes > STATE_BYTES and messages.num_rows > 1:
         half = messages.num_rows // 2
-        for part in (messages.slice(0, half), messages.slice(half)):
-            yield from as_states(part, kind)
+        yield from as_states(messages.slice(0, half), kind, kept[:half])
+        yield from as_states(messages.slice(half), kind, kept[half:])
     else:
-        # A slice keeps the offsets of the whole, which may not fit; a copy begins at 0.
-        yield _as_state(messages.take(pa.array(np.arange(messages.num_rows))), kind)
+        # A slice has the offsets of the whole, which may not fit; the filter copies, so that they begin at 0.
+        yield _as_state(messages.filter(pa.array(kept)), kind)
 
 
 def _as_state(messages: pa.RecordBatch, kind: str) -> pa.RecordBatch:

@@ -54,6 +54,7 @@ def _record(*names: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in names])
 
 
+#: In records, `value` of a BatchMsg is in the array `values`; all other bytes are in `data`.
 _ROW: Final = _record(
     *("kind", "key", "key_end", "value", "value_end", "batch_id", "batch_id_end", "digest", "digest_end"),
     *("index", "count", "entries", "entries_end", "deletes", "deletes_end", "sets", "sets_end"),
@@ -94,8 +95,10 @@ def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
     `messages` has the fields of DECODED_TYPE and of keyed messages as columns, and `kind`, the name of the message.
     Binary columns may be large ones, so that a block may have more bytes than 32-bit offsets reach.
     """
-    strings = _Strings()
-    columns = {name: strings.add(messages.column(name)) for name in ("key", "value", "batch_id", "content_digest")}
+    strings, keyed = _Strings(), _Strings()
+    columns = {name: strings.add(messages.column(name)) for name in ("key", "batch_id", "content_digest")}
+    # The largest column by far is read where it is.
+    columns["value"] = keyed.add(messages.column("value"))
     entries, entry_bounds = _entries(messages.column("updates"), strings)
     deletes, delete_bounds = _names(messages.column("deletes"), strings)
     sets, set_bounds = _pairs(messages.column("sets"), strings)
@@ -111,9 +114,10 @@ def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
     bounds = np.ascontiguousarray(bounds, np.int64)
     blocks = np.zeros(len(bounds) - 1, _BLOCK)
     updates = np.zeros(len(rows) + len(entries) + len(deletes) + len(sets), _UPDATE)
-    data = strings.data()
+    data, values = strings.data(), keyed.data()
     count = _assemble(
         data,
+        values,
         bounds,
         rows,
         entries,
@@ -134,12 +138,12 @@ def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
         blocks["completed"],
         blocks["duplicates"],
         _counts(data, entries, rows, np.where(regular, blocks["batch"], -1)),
-        _updates(data, updates),
+        _updates(data, values, updates),
     )
 
 
 class _Strings:
-    """Binary columns, copied one behind another, so that the loops see one array of bytes."""
+    """Binary columns one behind another, so that the loops see one array of bytes. A single one isn't copied."""
 
     def __init__(self) -> None:
         self._parts: list[Array] = []
@@ -159,7 +163,7 @@ class _Strings:
 
     def data(self) -> Array:
         """The bytes of all columns."""
-        data = np.concatenate(self._parts) if self._parts else np.zeros(0, np.uint8)
+        data = self._parts[0] if len(self._parts) == 1 else np.concatenate([np.zeros(0, np.uint8), *self._parts])
         # The compiled loops take read-only arrays.
         data.setflags(write=False)
         return data
@@ -233,27 +237,28 @@ def _counts(data: Array, entries: Array, rows: Array, batches: Array) -> pa.List
     return pa.ListArray.from_arrays(pa.array(np.cumsum(sizes), pa.int32()), values)
 
 
-def _updates(data: Array, updates: Array) -> Iterator[pa.RecordBatch]:
+def _updates(data: Array, values: Array, updates: Array) -> Iterator[pa.RecordBatch]:
     ends = np.cumsum(sum(updates[f"{name}_end"] - updates[name] for name in ("key", "value")))
     begin = 0
     while begin < len(updates):
         before = ends[begin - 1] if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, before + UPDATES_BYTES, "right")))
-        yield _batch_of_updates(data, updates[begin:end])
+        yield _batch_of_updates(data, values, updates[begin:end])
         begin = end
 
 
-def _batch_of_updates(data: Array, updates: Array) -> pa.RecordBatch:
-    def strings(name: str, has: Array | None = None) -> pa.Array:
+def _batch_of_updates(data: Array, values: Array, updates: Array) -> pa.RecordBatch:
+    def strings(name: str, of: Array, has: Array) -> pa.Array:
         starts = np.ascontiguousarray(updates[name])
-        return parts(data, starts, updates[f"{name}_end"] - starts, pa.binary(), has)
+        return parts(of, starts, np.where(has, updates[f"{name}_end"] - starts, 0), pa.binary(), has)
 
-    is_set = np.isin(updates["way"], (_SET, _ITEM_SET, _INLINE_SET))
+    way = updates["way"]
+    elsewhere = strings("value", data, (way == _ITEM_SET) | (way == _INLINE_SET))
     columns = {
         "block": pa.array(updates["block"]),
         "row": pa.array(updates["row"]),
-        "key": strings("key"),
-        "value": strings("value", is_set),
+        "key": strings("key", data, np.ones(len(updates), bool)),
+        "value": pc.coalesce(strings("value", values, way == _SET), elsewhere),
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -264,6 +269,7 @@ def _batch_of_updates(data: Array, updates: Array) -> pa.RecordBatch:
 @compiled
 def _assemble(
     data: Array,
+    values: Array,
     bounds: Array,
     rows: Array,
     entries: Array,
@@ -279,8 +285,8 @@ def _assemble(
     count = 0
     for block in range(len(blocks)):
         after = _assemble_one(
-            data, block, bounds[block], bounds[block + 1], rows, entries, deletes, sets, slots, lengths, basis,
-            blocks, updates, count,
+            data, values, block, bounds[block], bounds[block + 1], rows, entries, deletes, sets, slots, lengths,
+            basis, blocks, updates, count,
         )  # fmt: skip
         if after >= 0:
             count = after
@@ -291,6 +297,7 @@ def _assemble(
 @compiled
 def _assemble_one(  # noqa: C901
     data: Array,
+    values: Array,
     block: int,
     begin: int,
     end: int,
@@ -353,7 +360,7 @@ def _assemble_one(  # noqa: C901
                 known = updates[slots[slot].found]
                 if known.way != row.kind:
                     return -1
-                if row.kind == _SET and not _equal(data, known.value, known.value_end, row.value, row.value_end):
+                if row.kind == _SET and not _equal(values, known.value, known.value_end, row.value, row.value_end):
                     return -1
                 duplicates += 1
                 continue
