@@ -131,7 +131,9 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             told = dict(row["connection"])
             del told["window_packets"]
             told["one_sided"] = _only_side(told)
-            told["sides"] = row.get("sides")
+            if "sides" in row:
+                # Tables have no such column: there the source's ports say which side is the server.
+                told["sides"] = row["sides"]
             return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
     return None
 
