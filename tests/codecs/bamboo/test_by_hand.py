@@ -287,7 +287,7 @@ def test_a_long_tail_that_is_rewritten_is_one_fork_at_the_position_where_it_part
     ("text", "lacks"),
     [
         (b'{"entry":"00"}\n', "no entry_hex"),
-        (b'{"payload_hex":"00"}', "no entry_hex"),
+        (b'{"payload_hex":"00"}\n', "no entry_hex"),
         (b'{"entry_hex":5}\n', "entry_hex and payload_hex are no texts"),
     ],
 )
