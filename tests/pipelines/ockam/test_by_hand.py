@@ -39,10 +39,8 @@ def lake_of(folder: Path, say: Callable[[Talk], None], *, closed: bool = True, c
     packets = list(talk.close()) if closed else talk.packets
     landed = segments(landed_packets(packets), PORT)
     placed = [row | {"capture_id": b"c", "window_start": windows.of(row["arrived_at_ns"])} for row in landed]
-    first, last = placed[0]["window_start"], windows.of(packets[-1].ts_ns)
-    names = [first]
-    while names[-1] < last:
-        names.append(windows.of(windows.end_ns(names[-1])))
+    names = sorted({row["window_start"] for row in placed})
+    first = names[0]
     ends_ns = {name: windows.end_ns(name) for name in names}
     rows = [row | {"source": "s"} for row in read_log(placed, starter(OckamOptions()), SCHEMA, ends_ns)]
     lake = Lake(str(folder), Windows("hour", first), (Source("s", "ockam", "pcap", "x", ports=(PORT,)),))
