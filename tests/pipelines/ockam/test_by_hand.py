@@ -47,7 +47,7 @@ def lake_of(folder: Path, say: Callable[[Talk], None], *, closed: bool = True, c
     spark_tables.replace(lake, LOG, pa.Table.from_pylist(rows, schema=TYPES), [Span("s", tuple(names))])
     before = None
     for part in ([one] for one in names) if cut else [names]:
-        entries = {"s": Entry(STATE, "s", before, "", "", "", first, 0, "", 0)} if before else {}
+        entries: dict[str, Entry] = {"s": Entry(STATE, "s", before, "", "", "", first, 0, "", 0)} if before else {}
         work = Work(None, lake, (Span("s", tuple(part)),), entries, ())  # type: ignore[arg-type]
         for table, made in gold.tables(work):
             spark_tables.replace(lake, table, made, work.spans)
@@ -92,8 +92,8 @@ def test_a_position_beyond_a_later_incarnation(tmp_path: Path, stored: int, *, b
 
 
 def silent(talk: Talk, lost: int) -> None:
-    """A client is told 10, and on another connection 3. A third one, which was told of the name in an hour before, lacks
-    bytes that show only after both."""
+    """A client is told 10, and on another connection 3. A third one, which was told of the name an hour before, lacks
+    bytes."""
     third = talk.open("10.1.1.3").opened("orders", "orders-1", "third")
     talk.wait(3600)
     one, two = talk.open("10.1.1.1"), talk.open("10.1.1.2")
