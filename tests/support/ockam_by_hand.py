@@ -54,10 +54,10 @@ def frame(to: str, back: str, protocol: str, content: bytes) -> bytes:
 def _sum(*parts: bytes) -> int:
     joined = b"".join(parts)
     joined += b"\0" * (len(joined) % 2)
-    total = sum(struct.unpack(f">{len(joined) // 2}H", joined))
+    total: int = sum(struct.unpack(f">{len(joined) // 2}H", joined))
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return 0xFFFF - total
 
 
 def packet(source: tuple[str, int], to: tuple[str, int], seq: int, ack: int, flags: int, payload: bytes) -> bytes:

@@ -42,7 +42,7 @@ Late = Callable[[Direction], Sequence[tuple[int, int]]]
 
 
 def is_within(ranges: Sequence[tuple[int, int]], byte_end: int) -> bool:
-    """The byte before `byte_end` stands in one of these ranges, which rise."""
+    """The byte before `byte_end` is in one of these ranges, which rise."""
     at = bisect_left(ranges, (byte_end,)) - 1
     return at >= 0 and byte_end <= ranges[at][1]
 

@@ -95,11 +95,7 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         yield address_key(address), Asked(Where(*_WHERE(row)))
     if message["ignored"] is not None:
         return
-    where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
-    if answers.get("unsure"):
-        answers = {}
-    if answers.get("late"):
-        answers = answers | {"requested_at_ns": None}
+    where, answers, missed = Where(*_WHERE(row)), _known(row["answers"] or {}), row["missed"]
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
     asker, guessed = row["requester"] or "", address is None
     asked_at_ns, asked_in = answers.get("requested_at_ns"), answers.get("request_capture_id")
@@ -127,6 +123,13 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         yield name_key(name, partition), named
         if address is not None:
             yield address_key(address), named
+
+
+def _known(answers: Row) -> Row:
+    """What is known of the request that is answered."""
+    if answers.get("unsure"):
+        return {}
+    return answers | {"requested_at_ns": None} if answers.get("late") else answers
 
 
 def _partitions(create: Row) -> int:
@@ -320,9 +323,7 @@ class Heard:
                     event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
                 elif lack:
                     continue
-            if isinstance(event, Init):
-                first = next(iter(given.get(name_key(event.stream_name, event.partition), ())), event.stream_address)
-                event = replace(event, later=event.stream_address != first)
+            event = _placed_init(event, given) if isinstance(event, Init) else event
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
@@ -335,10 +336,6 @@ class Heard:
                 asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
                 for address, name in names.get(key, ()):
                     yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
-            if isinstance(event, Init) and event.stream_address is not None:
-                addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
-                if event.stream_address not in addresses:
-                    addresses.append(event.stream_address)
 
     def _lacking(self) -> dict[str | None, dict[bytes, int]]:
         """By host of clients, its connections that lack bytes, and since when: there more may have come."""
@@ -359,3 +356,13 @@ class Heard:
             for address in several if len(several) > 1 else ():
                 named.setdefault(address_key(address), []).append((address, name))
         return named
+
+
+def _placed_init(init: Init, given: dict[str, list[str]]) -> Init:
+    """An Init, and whether its name had another address before: `given` has them by the key of the name."""
+    if init.stream_address is None:
+        return init
+    addresses = given.setdefault(name_key(init.stream_name, init.partition), [])
+    if init.stream_address not in addresses:
+        addresses.append(init.stream_address)
+    return replace(init, later=init.stream_address != addresses[0])

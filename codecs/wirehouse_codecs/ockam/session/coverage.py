@@ -9,6 +9,8 @@ A session may only find what no missing message could disprove. This module keep
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
 
+- When late bytes were sent isn't known: they were sent again, or waited behind such (`late`).
+
 Each frame goes through `take` first, which returns what its sender knew, and then through `find_frame` or
 `take_undecodable`.
 """

@@ -377,8 +377,8 @@ def test_nothing_is_ordered_by_pushes_of_another_clock() -> None:
             told += fold.take(Stored(where, index, where.arrived_at_ns - 1 + ahead_ns))
             told += fold.end_window()
             fold = Fold(KEY, snapshot=fold.snapshot())
-        for connection in (b"one", b"two"):
-            told += fold.take(Closed(connection))
+        for ended in (b"one", b"two"):
+            told += fold.take(Closed(ended))
         return [one.rule.name for one in of(Found, told)]
 
     assert found(0) == ["index_decreases"]
