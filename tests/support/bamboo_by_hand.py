@@ -171,10 +171,10 @@ class Talk:
         return list(packets(talk))
 
 
-def shown(chain: Chain, seqs: Iterable[int], number: int, at_ns: int, **how: Sequence[int]) -> Talk:
+def shown(chain: Chain, seqs: Iterable[int], number: int, at_ns: int, modes: Sequence[int] = (SAFE, SAFE)) -> Talk:
     """A connection over which the server sends the metadata of these entries, from 1 on, and no payload."""
     last = max(seqs)
-    talk = Talk(number, at_ns, **how).agreed(chain.propose(0, 1, last))
+    talk = Talk(number, at_ns, modes=modes).agreed(chain.propose(0, 1, last))
     for seq in range(1, last + 1):
         talk.data(SERVER, chain.metadata(seq), UNAVAILABLE)
     return talk.ended()

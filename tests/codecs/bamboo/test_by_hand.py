@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ class Case:
         return [*shown(LOG, range(1, 5), 0, BEGIN).packets(), *later.data(SERVER, *self.data).packets()]
 
 
-_OFFSET = {"start": 2, "offset": 0, "payload_only": False}
+_OFFSET: dict[str, Any] = {"start": 2, "offset": 0, "payload_only": False}
 CASES = {
     "right": Case([RIGHT[1], RIGHT[2], RIGHT[3], RIGHT[4]]),
     "in parts, one compressed": Case(

@@ -27,7 +27,9 @@ def test_coverage_is_that_of_the_model(tmp_path: Path, monkeypatch: pytest.Monke
     run_gold(lake, windows, 2)
     found = {
         (row["author"], int(row["log_id"])): Coverage(
-            *(numbers(row[name]) for name in ("known", "verified", "payloads")),
+            numbers(row["known"]),
+            numbers(row["verified"]),
+            numbers(row["payloads"]),
             tuple(row[name] for name in SKIPS),
             set(row["served_by"]),
         )
