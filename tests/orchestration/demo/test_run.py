@@ -56,6 +56,7 @@ def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "wirehouse.toml").read_text() == '[lakehouse]\nroot = "lake"\n'
 
 
+@pytest.mark.property
 @pytest.mark.usefixtures("small")
 def test_the_configuration_it_writes_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bamboo, "PEERS", replace(bamboo.PEERS, entries=5))

@@ -90,6 +90,7 @@ def run_gold(lake: Lake, windows: Sequence[str], step: int) -> None:
         before = windows[at : at + step][-1]
 
 
+@pytest.mark.property
 def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str, list[Row]]) -> None:
     lakes = []
     for step in (1, 2, 100):

@@ -182,6 +182,7 @@ def check(lake: Lake, model: Mapping[str, dict[str, Any]]) -> None:
             assert ours[name] == theirs[name], (source, name)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("step", [100, 1])
 def test_gold_says_what_the_readable_model_says(
     tmp_path: Path, streams: dict[str, Stream], log: Lake, model: dict[str, dict[str, Any]], step: int

@@ -140,6 +140,7 @@ def test_events_are_those_of_the_readable_function(tmp_path: Path) -> None:
     assert set(found) == set(expected)
 
 
+@pytest.mark.property
 def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, hours: list[Row]) -> None:
     lakes = []
     for step in (1, 3, 100):
