@@ -28,9 +28,9 @@ REASSEMBLY_RULES: tuple[Rule, ...] = (
     ),
     _note(
         "bytes_ignored",
-        "Captured bytes are not part of their TCP stream: they come before its first byte or after its end, an RST "
-        "carries them, or their sequence number isn't plausible. Reported once per connection, direction and reason; "
-        "the connection counts them.",
+        "Captured bytes are not part of their TCP stream: they come before its first byte, after its end or after "
+        "their gap was given up, an RST carries them, or their sequence number isn't plausible. Reported once per "
+        "connection, direction and reason; the connection counts them.",
         "Reassembly, streams",
     ),
     _note(

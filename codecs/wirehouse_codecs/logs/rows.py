@@ -117,7 +117,8 @@ def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     return pa.schema([*COMMON, *own])
 
 
-#: Columns for the location of a row. Events caused only by time have no record, so only the timestamp is set.
+#: Columns for the location of a row. What only time causes has the record that was the last evidence, and the time at
+#: which it became certain. Without any record, only the time is set.
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
@@ -541,7 +542,10 @@ class FlowLog:
             case Opened():
                 self._open(event.connection)
             case Hole():
-                self._told("hole", event, f"{event.byte_end - event.byte_start} bytes are missing")
+                message = f"{event.byte_end - event.byte_start} bytes are missing"
+                if event.over_limit:
+                    message += ", or come later than max_waiting_bytes or max_waiting_segments allow"
+                self._told("hole", event, message)
                 if self._dialogue is not None:
                     self._dialogue.hole(event)
             case Unordered():
@@ -552,7 +556,7 @@ class FlowLog:
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
             case ResetIgnored():
                 message = f"the connection went on after this RST of the {event.direction}"
-                self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
+                self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place, direction=event.direction)
             case Closed():
                 self._close(event)
 
@@ -586,7 +590,7 @@ class FlowLog:
         for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
             # The message has no number: the connection counts such bytes, and more may follow in other windows.
             message = f"bytes of the {ignored.direction} from here on: {ignored.why}"
-            self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
+            self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place, direction=ignored.direction)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)
         self._packets = 0

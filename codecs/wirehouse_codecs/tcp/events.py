@@ -59,6 +59,8 @@ class Hole(NamedTuple):
     byte_start: int
     byte_end: int
     place: Place
+    #: It was given up because too much waited behind it.
+    over_limit: bool = False
 
 
 class Unordered(NamedTuple):

@@ -44,7 +44,7 @@ class Holes(Waiting):
         """Give up gaps that are old, but for what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
-            events += self._tell_hole(place, end, known=True)
+            events += self._tell_hole(place, end, known=True, over_limit=self._holds_too_much)
         return events
 
     def _due_end(self, place: Place) -> int:
@@ -111,7 +111,9 @@ class Holes(Waiting):
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
-    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
+    def _tell_hole(
+        self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False
+    ) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
         Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
@@ -136,7 +138,7 @@ class Holes(Waiting):
         self._recent, self._recent_bytes = [], 0
         self._holes.append((start, end))
         del self._holes[:-MOST_HOLES]
-        events = [Hole(self.direction, start, end, place), *self._release(place)]
+        events = [Hole(self.direction, start, end, place, over_limit), *self._release(place)]
         self._time_gap(place)
         return events
 

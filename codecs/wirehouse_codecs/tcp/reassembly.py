@@ -109,9 +109,10 @@ What a sender knew
 
 - `peer_received` is how many bytes of the other side a host had received when it sent its bytes up to a position. The
   acknowledgment of the segment says so. It is an upper bound, except where `is_late`.
-- Bytes are late if nobody knows when they were sent first: they fill a gap, they were acknowledged before they were
-  captured, or a segment without bytes stood behind them (its sequence number says that its side had sent everything
-  before it). They have the number of the bytes before them, because a retransmission says more than the first sending.
+- Bytes are late if they waited for their place in the stream, or if nobody knows when they were sent first: they fill
+  a gap, they were acknowledged before they were captured, or a segment without bytes stood behind them (its sequence
+  number says that its side had sent everything before it). The latter have the number of the bytes before them, because
+  a retransmission says more than the first sending.
 
 Copies
 ------

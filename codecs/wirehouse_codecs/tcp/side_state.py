@@ -89,8 +89,7 @@ class SideState:
     #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: From where to where bytes came late: behind others that were sent later, after they were acknowledged or a
-    #: segment without bytes stood behind them, or held until then.
+    #: From where to where bytes are late, see `reassembly`.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: The last holes, from where to where.
     _holes: list[tuple[int, int]] = field(default_factory=list, repr=False)

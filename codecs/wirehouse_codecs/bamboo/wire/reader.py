@@ -115,6 +115,17 @@ class _Side:
     late_until_ns: int = 0
     #: Cut bytes are reported up to here.
     reported_to: int = 0
+    #: The last captured byte ends here.
+    captured_to: int = 0
+    #: What is not read begins here or later: the bytes before are missing.
+    missing_to: int = 0
+
+    def miss(self, size: int) -> None:
+        """The capture lacks the next `size` bytes."""
+        begin = self.received_bytes
+        self.received_bytes += size
+        if self.stopped is not None and max(self.stopped[0], self.missing_to) == begin:
+            self.missing_to = self.received_bytes
 
 
 class ReaderState(NamedTuple):
@@ -162,7 +173,7 @@ class Reader:
         role = self._options.role_of(direction)
         side = self._sides[role]
         start = side.received_bytes
-        side.received_bytes += len(data)
+        side.received_bytes = side.captured_to = start + len(data)
         if side.stopped is not None:
             lost = side.stopped[1] == AFTER_VIOLATION or self._channel is not None
             return [] if lost else self._search(role, data, place)
@@ -397,15 +408,15 @@ class Reader:
         """Bytes are missing from the capture. True: packets of the direction could be read up to here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
-        unreported_from = self._unreported_from(role)
-        side.received_bytes += size
+        is_first = side.stopped is None
+        if is_first:
+            side.stopped = (self._unreported_from(role), AFTER_HOLE)
+        side.miss(size)
         side.search = None
-        if side.stopped is not None:
-            return False
-        self._bymux.lose(role)
-        side.head = b""
-        side.stopped = (unreported_from, AFTER_HOLE)
-        return True
+        if is_first:
+            self._bymux.lose(role)
+            side.head = b""
+        return is_first
 
     def unread_from(self, role: Role) -> int:
         """Where the first byte of a side stands that may still be in a read: of an unfinished packet, or one sought."""
@@ -466,11 +477,12 @@ class Reader:
         ]
 
     def rest(self, role: Role) -> Rest | None:
-        """What was not read, once the connection has ended."""
+        """What was captured and not read, once the connection has ended."""
         side = self._sides[role]
-        if side.stopped is None or side.stopped[0] >= side.received_bytes:
+        if side.stopped is None:
             return None
-        return Rest(side.stopped[0], side.received_bytes, side.stopped[1])
+        begin = max(side.stopped[0], side.missing_to)
+        return Rest(begin, side.captured_to, side.stopped[1]) if begin < side.captured_to else None
 
     @property
     def state(self) -> ReaderState:
