@@ -1,7 +1,8 @@
 """Measures how long boards take to answer on a lake with many rows.
 
-`python -m infra.tools.many_rows fill FROM TO PROTOCOL ROWS` copies the rows of a small lake, each time with other keys
-and later times, until silver and gold of the protocol have so many. `answer LAKE PROTOCOL` runs the charts of its board.
+`python -m infra.tools.many_rows fill FROM TO PROTOCOL ROWS` copies the rows of a small lake, each time with
+other keys and later times, until silver and gold of the protocol have so many. `answer LAKE PROTOCOL` runs the charts
+of its board.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ and the data dictionary. In a list of columns `use: NAME` stands for a group of 
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
 the key changed; VIEW is its newest row per key, or what a YAML of that name says.
 
-A view is given as `view:`, its SELECT, in which `{newest:TABLE}` stands for the newest rows of an entity's history; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
-a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct`, if it names one,
-beside its columns. In the latter's list of columns `use: NAME` may also name a column of the table, a field of the
-struct, or the struct for all its fields; of columns of one name the first counts. `also: TABLE` adds the rows of
-another table to such a view. Columns that a part of a union lacks are null there.
+A view is given as `view:`, its SELECT, in which `{newest:TABLE}` stands for the newest rows of an entity's history; as
+`union:`, the tables of that name of all protocols; or as `unfold:`, rows of a `table` (those of a condition `where`, or
+the `newest` of each key), with the fields of a `struct`, if it names one, beside its columns. In the latter's list of
+columns `use: NAME` may also name a column of the table, a field of the struct, or the struct for all its fields; of
+columns of one name the first counts. `also: TABLE` adds the rows of another table to such a view. Columns that a part
+of a union lacks are null there.
 
 A log with `over: tcp` has the views of tcp_views.yaml.
 
@@ -312,6 +313,11 @@ def _definitions() -> Iterator[dict[str, Any]]:
         yield raw
 
 
+def _after(raw: dict[str, Any]) -> tuple[int, ...]:
+    """What definitions are sorted by, so that each comes after those that it uses."""
+    return (*("union" in raw, "unfold" in raw, "view" in raw), _rank(raw["name"]))
+
+
 def _rank(name: str) -> int:
     return ("bronze", "silver", "gold").index(name.partition(".")[0])
 
@@ -336,7 +342,7 @@ def all_tables() -> dict[str, Table]:
     groups = dict(shared_columns())
     tables: dict[str, Table] = {}
     # Views after what they are made from, tables after those whose structs they use.
-    for raw in sorted(_definitions(), key=lambda raw: ("union" in raw, "unfold" in raw, "view" in raw, _rank(raw["name"]))):
+    for raw in sorted(_definitions(), key=_after):
         if "unfold" in raw or "union" in raw:
             tables[raw["name"]] = _view(raw, groups, tables)
             continue
