@@ -76,7 +76,9 @@ class Offers:
     def decide(self, row: DecisionRow) -> None:
         """What became of an offer, as far as it is known."""
         block = self._blocks.get((row.node, row.offered))
-        for offer in block.offers if block else ():
+        if block is None:
+            return
+        for offer in block.offers:
             if (offer.call, offer.where) == (row.call, row.where):
                 offer.answer, offer.answered_ns = row.actual, row.answered_at_ns
                 offer.skip_obeyed, offer.resend_obeyed = row.skip_obeyed, row.resend_obeyed
@@ -85,7 +87,9 @@ class Offers:
     def prove(self, node: str | None, number: int, call: str, at_ns: int) -> None:
         """The proof came on this call."""
         block = self._blocks.get((node, number))
-        for offer in block.offers if block else ():
+        if block is None:
+            return
+        for offer in block.offers:
             if offer.call == call and offer.proof_ns is None:
                 offer.proof_ns, block.changed = at_ns, True
 
