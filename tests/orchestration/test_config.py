@@ -90,11 +90,6 @@ MISTAKES = {
         "spark.settings.spark.sql.session.timeZone",
         "set by Wirehouse",
     ),
-    "how files are committed": (
-        LAKEHOUSE + '[spark.settings]\n"spark.sql.sources.commitProtocolClass" = "Other"\n',
-        "spark.settings.spark.sql.sources.commitProtocolClass",
-        "set by Wirehouse",
-    ),
     "a setting that is no text": (
         LAKEHOUSE + '[spark.settings]\n"spark.executor.cores" = 2\n',
         "spark.settings.spark.executor.cores",

@@ -25,6 +25,8 @@ CLIENT, SERVER = Direction.CLIENT, Direction.SERVER
 MOST: Final = 2**64 - 1
 #: Eagerness on the wire: bits 2 and 3.
 NOTIFY, LIMITED, ALL = 1, 2, 3
+#: Why payloads are skipped, as columns of coverage have it.
+SKIPS: Final = ("skipped_small", "skipped_large", "skipped_missing")
 #: A piece: the sequence number, and whether it is the payload.
 Piece = tuple[int, bool]
 
@@ -156,8 +158,13 @@ class Proposal:
     done: Done = field(default_factory=Done)
     #: Entries of which the metadata was sent, each with its backlink or without.
     sent: dict[int, bool] = field(default_factory=dict)
-    #: Entries of which the payload was sent, from its first byte.
+    #: Entries of which the payload was sent, from its first byte. `checked`: the connection had shown their metadata.
     whole: list[int] = field(default_factory=list)
+    checked: set[int] = field(default_factory=set)
+    #: By reason: entries of which the payload was skipped, as far as the connection shows which these are.
+    skipped: dict[str, set[int]] = field(default_factory=lambda: {reason: set() for reason in SKIPS})
+    #: A payload of unknown size was sent, and no metadata can show where it ended.
+    lost: bool = False
     cancelled: bool = False
 
     @property
@@ -195,6 +202,8 @@ class Connection:
         self.current: dict[Direction, int | None] = dict.fromkeys(Direction)
         self.open: dict[int, Proposal] = {}
         self.proposals: list[Proposal] = []
+        #: Entries whose metadata was sent.
+        self.shown: set[tuple[Log, int]] = set()
         self.closed = random.random() < 0.8
         for side in Direction:
             self._write(side, bytes([random.choice((0, 3))]) + v(self.window) + v(self.window))
@@ -335,23 +344,31 @@ class Connection:
         if not is_payload:
             backlink = seq > 1 and lipmaa(seq) != seq - 1 and seq - 1 not in one.sent
             one.sent[seq] = backlink
+            self.shown.add((one.log, seq))
             one.done.metadata += 1
             return one.log.metadata(seq, backlink=backlink)
         payload = one.log.payloads[seq]
         size = len(payload)
         if size < wants.least or size > wants.most:
-            one.done.skipped += 1
-            return b"\4" if size < wants.least else b"\5"
+            return self._skip(one, seq, size > wants.most)
         if wants.eagerness == LIMITED and size > wants.limit:
             one.done.notified += 1
             return b"\2"
         if not wants.mandatory and self.random.random() < 0.2:
-            one.done.skipped += 1
-            return b"\6"
+            return self._skip(one, seq, 2)
         one.done.payloads += 1
+        is_shown = (one.log, seq) in self.shown
         if not one.offset or seq != one.start:
             one.whole.append(seq)
+            one.checked |= {seq} if is_shown and not one.lost else set()
+        one.lost |= one.payload_only and not is_shown
         return self._payload(one.done, payload[one.offset or 0 :] if seq == one.start else payload)
+
+    def _skip(self, one: Proposal, seq: int, reason: int) -> bytes:
+        one.done.skipped += 1
+        if not one.lost:
+            one.skipped[SKIPS[reason]].add(seq)
+        return bytes([4 + reason])
 
     def _payload(self, done: Done, payload: bytes) -> bytes:
         cut = self.random.randint(0, len(payload))
@@ -398,6 +415,19 @@ class KnownEntry:
     verdict: str
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """What came of a log."""
+
+    known: set[int]
+    verified: set[int]
+    payloads: set[int]
+    #: By SKIPS, how many payloads that aren't known.
+    skipped: tuple[int, ...]
+    #: Addresses and ports.
+    served_by: set[str]
+
+
 class Network:
     """Peers, their connections to a node, and what follows from what they sent."""
 
@@ -427,6 +457,32 @@ class Network:
             for seq in {seq for one in self.sendings(log) for seq in one.sent}:
                 data = log.entries[seq] if seq in whole else None
                 found.add(KnownEntry(log.author, log.log_id, seq, data, "valid" if seq in valid else "unknown"))
+        return found
+
+    def coverage(self) -> dict[tuple[bytes, int], Coverage]:
+        """By author and log id, of each log with an entry whose metadata was sent."""
+        found = {}
+        for log in self.logs:
+            known = {seq for one in self.sendings(log) for seq in one.sent}
+            if known:
+                verified = {
+                    one.seq
+                    for one in self.known()
+                    if (one.author, one.log_id, one.verdict) == (log.author, log.log_id, "valid")
+                }
+                payloads = {seq for one in self.sendings(log) for seq in one.checked}
+                payloads |= {seq for seq in known if not log.payloads[seq]}
+                skipped = (
+                    len({seq for one in self.sendings(log) for seq in one.skipped[reason]} - payloads)
+                    for reason in SKIPS
+                )
+                served_by = {
+                    "{}:{}".format(*(peer.client if one.sender is CLIENT else peer.server))
+                    for peer in self.connections
+                    for one in peer.proposals
+                    if one.log is log and one.sent
+                }
+                found[log.author, log.log_id] = Coverage(known, verified, payloads, tuple(skipped), served_by)
         return found
 
     def _whole(self, log: Log) -> set[int]:

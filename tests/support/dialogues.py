@@ -91,9 +91,10 @@ class Dialogue:
         self.sent.append(segment)
         return self.flow.receive(segment)
 
-    def open(self) -> Dialogue:
+    def open(self, window: int = 100) -> Dialogue:
+        """`window`: what the server takes."""
         assert plain(self.send(C, -1, flags=SYN)) == ["open syn"]
-        assert self.send(S, -1, flags=SYN | ACK) == []
+        assert self.send(S, -1, flags=SYN | ACK, window=window) == []
         assert self.send(C, 0) == []
         return self
 

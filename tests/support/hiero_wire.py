@@ -239,6 +239,9 @@ class Line:
         #: How long ago the node said what has arrived at the client, whose packets arrive now; and what it said when.
         self.round_trip_ns = 0
         self._said = [(0, 5000)]
+        #: How many bytes each side takes; what each sent last.
+        self.windows = [65_535, 65_535]
+        self._last = [b"", b""]
         self.open, self._streams = True, 1
         for side, flags in ((CLIENT, _SYN), (SERVER, _SYN | _ACK), (CLIENT, _ACK)):
             self._packet(side, flags)
@@ -254,8 +257,19 @@ class Line:
         if self.open:
             self._packet(side, _ACK | 8, data, unaware=unaware)
             self.sent[side] += len(data)
+            self._last[side] = data
             if side == SERVER:
                 self._said.append((self.network.now_ns, self.sent[SERVER]))
+
+    def acknowledge(self, side: int) -> None:
+        """A side acknowledges what it has received, and offers its window."""
+        self._packet(side, _ACK)
+
+    def again(self, side: int) -> None:
+        """A side sends its last bytes again."""
+        self.sent[side] -= len(self._last[side])
+        self._packet(side, _ACK | 8, self._last[side])
+        self.sent[side] += len(self._last[side])
 
     def close(self, side: int = CLIENT, *, reset: bool = False) -> None:
         """One side ends the connection, and the other after it."""
@@ -284,7 +298,8 @@ class Line:
             self.known[side] = self.sent[1 - side]
         (source, source_port), (destination, port) = self.ends[side], self.ends[1 - side]
         acknowledged = self.known[side] if flags & _ACK else 0
-        tcp = struct.pack(">HHIIBBHHH", source_port, port, self.sent[side], acknowledged, 5 << 4, flags, 65_535, 0, 0)
+        ports, numbers = (source_port, port), (self.sent[side], acknowledged)
+        tcp = struct.pack(">HHIIBBHHH", *ports, *numbers, 5 << 4, flags, self.windows[side], 0, 0)
         addresses = b"".join(bytes(map(int, one.split("."))) for one in (source, destination))
         ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0) + addresses
         self.network.packets.append(CapturedPacket(self.network.now_ns, bytes(12) + b"\x08\0" + ip + tcp + data))

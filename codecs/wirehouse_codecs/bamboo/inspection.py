@@ -77,8 +77,9 @@ def inspect(
     options, unseen = options or BambooOptions(), unseen or Unseen()
     entries, replays = PacketEntries(), Replays()
     ports = options.ports or port
-    batches, servers = detection.servers(batches, ports, recognises)
-    rows = tcp_inspection.read(batches, starter(options), SCHEMA, ports, unseen, partial(_tells, replays), servers)
+    start = starter(options)
+    batches, servers = detection.servers(batches, ports, recognises, start, SCHEMA)
+    rows = tcp_inspection.read(batches, start, SCHEMA, ports, unseen, partial(_tells, replays), servers)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:

@@ -22,6 +22,8 @@ from wirehouse_codecs.captures.source import Origin
 PIECE_BYTES: Final = 4 << 20
 #: A capture is read in pieces of this size.
 BLOCK_BYTES: Final = 1 << 20
+#: So much of a long first line is read to see what the file is.
+FIRST_LINE_BYTES: Final = 24 << 20
 #: A batch ends when it has this many rows, or this many bytes.
 MOST_ROWS: Final = 4_096
 BATCH_BYTES: Final = 4 << 20
@@ -80,7 +82,8 @@ class Cutter(Protocol):
 class Form(NamedTuple):
     """A file format: how to recognise it, and how to cut it into entries."""
 
-    #: Given the first BLOCK_BYTES of a file, or all of a smaller one: why it isn't of this format; None if it is.
+    #: Given the first BLOCK_BYTES of a file, or all of a smaller one: why it isn't of this format; None if it is. If no
+    #: line ends in them, there are up to FIRST_LINE_BYTES.
     refuse: Callable[[bytes], str | None]
     cutter: Callable[[Origin], Cutter]
 
@@ -94,6 +97,9 @@ class EntryCapture:
         self._origin = origin
         self._form = form
         start = self._source.look(BLOCK_BYTES)
+        if b"\n" not in start:
+            # A line of JSON, maybe, and the names that decide are at its end.
+            start = self._source.look(FIRST_LINE_BYTES)
         self.unreadable = form.refuse(start) if start else None
         if self.unreadable and self._source.damage:
             self.unreadable = f"{self.unreadable}: {self._source.damage}"

@@ -253,8 +253,8 @@ class Ahead:
         self._source.damage = reason
 
     def look(self, size: int) -> bytes:
-        """The first `size` bytes, or all if there are fewer. To be called before the first read."""
-        self._start = fill(self._source, size)
+        """The first `size` bytes or more, or all if there are fewer. To be called before the first read."""
+        self._start += fill(self._source, max(size - len(self._start), 0))
         return self._start
 
     def read(self, size: int) -> bytes:

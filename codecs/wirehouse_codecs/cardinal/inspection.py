@@ -7,21 +7,17 @@ from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal.correlation.consumer import Consumer, Row
 from wirehouse_codecs.cardinal.correlation.events import LocatedFinding
-from wirehouse_codecs.cardinal.fast.columns import decode_columns
+from wirehouse_codecs.cardinal.fast.messages import decode_messages
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
 from wirehouse_codecs.cardinal.wire import messages
 from wirehouse_codecs.core.rules import Finding, Place
 from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, Unseen, violation
 
-_AVRO = pa.array(
-    [bytes([kind]) for kind in messages.KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)]
-)
 #: Columns of a message in the order of silver.cardinal_messages.
 _COLUMNS = (
     *("block_hash", "key", "value", "number", "weight", "parent", "updates"),
@@ -46,10 +42,8 @@ def inspect(
 
 
 def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
-    """DECODED_TYPE of the records whose value is Avro, as the pipeline decodes them."""
-    keys = batch.column("key")
-    avro = pc.is_in(pc.binary_slice(keys, 0, 1), _AVRO)
-    return decode_columns(pc.if_else(avro, keys, None), pc.fill_null(batch.column("value"), b""), options)
+    """The messages of the records, as the pipeline decodes them."""
+    return decode_messages(batch.column("key"), batch.column("value"), options).message
 
 
 def _rows(
@@ -81,18 +75,7 @@ def _row(record: dict[str, Any], row: Row, fields: dict[str, Any] | None) -> Ins
     if decoded.message is None and decoded.rule is not None:
         return _quarantine(record, decoded.rule.id, decoded.reason, record["key"], record["value"])
     own = {"ts_ns": record["ts_ns"], "arrived_at_ns": record["arrived_at_ns"], "kind": messages.KINDS[record["key"][0]]}
-    return MESSAGE, _place(record) | own | _content(record, fields)
-
-
-def _content(record: dict[str, Any], fields: dict[str, Any] | None) -> dict[str, Any]:
-    if fields is None:
-        keyed = {
-            "block_hash": record["key"][1 : messages.BLOCK_KEY_BYTES],
-            "key": record["key"][messages.BLOCK_KEY_BYTES :],
-            "value": record["value"] or b"",
-        }
-        return dict.fromkeys(_COLUMNS) | keyed
-    return {name: fields.get(name) for name in _COLUMNS}
+    return MESSAGE, _place(record) | own | {name: (fields or {}).get(name) for name in _COLUMNS}
 
 
 def _quarantine(record: dict[str, Any], rule: str, reason: str, key: bytes | None, value: bytes | None) -> Inspected:

@@ -74,8 +74,9 @@ def inspect(
     """
     options, unseen = options or HieroOptions(), unseen or Unseen()
     usual = (DEFAULT_PORT, *options.publish_ports, *options.subscribe_ports)
-    batches, servers = detection.servers(batches, port, recognises, usual)
-    rows = tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells, servers)
+    start = starter(options)
+    batches, servers = detection.servers(batches, port, recognises, start, SCHEMA, usual)
+    rows = tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers)
     yield from _told(rows, options, unseen)
 
 
@@ -107,7 +108,7 @@ def _tells(rows: pa.Table) -> pa.ChunkedArray:
 def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
-        if row["row_kind"] in (MESSAGE, CALL, BLOCK) and (event := event_of(row)) is not None:
+        if row["row_kind"] in (MESSAGE, CALL, BLOCK) and "sides" not in row and (event := event_of(row)) is not None:
             events.append((order_of(row), event))
         if row["row_kind"] == MESSAGE:
             if unseen.sees(row["message"]["kind"]):

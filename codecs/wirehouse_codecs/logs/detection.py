@@ -7,14 +7,17 @@ is inspected without naming a protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.logs import rows, tcp_inspection
 from wirehouse_codecs.logs.bare_dialogue import BareDialogue
+from wirehouse_codecs.logs.inspection import Unseen
 from wirehouse_codecs.logs.tcp_inspection import Port
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
@@ -22,6 +25,8 @@ from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
 #: Number of packets at the start of a capture that are examined.
 HEAD_PACKETS: Final = 10_000
 HEAD_BYTES: Final = 4_096
+#: So many times as many messages show which way a connection is to be read.
+FAR_MORE: Final = 2
 
 
 class Head(NamedTuple):
@@ -73,12 +78,18 @@ def heads(batches: Iterable[pa.RecordBatch], port: int | None = None) -> list[He
 
 
 def servers(
-    batches: Iterable[pa.RecordBatch], port: Port, recognises: Recognise, usual: Iterable[int] = ()
+    batches: Iterable[pa.RecordBatch],
+    port: Port,
+    recognises: Recognise,
+    start: rows.Start | rows.Gather,
+    schema: pa.Schema,
+    usual: Iterable[int] = (),
 ) -> tuple[Iterable[pa.RecordBatch], frozenset[int]]:
     """`batches` once more, and ports that are known as servers' if no `port` is given.
 
     These are the protocol's `usual` ports, those to which a handshake was sent, and those of connections that the
-    protocol recognises in one direction only.
+    protocol recognises in one direction only. Where none is at such a port, the connection is read both ways by
+    dialogues that `start` makes for a log of `schema`: one way gives more messages, if what the sides say differs.
     """
     if port is not None:
         return batches, frozenset()
@@ -86,13 +97,55 @@ def servers(
     # Rows come while the capture is read: only the first batch is looked at before.
     head = list(islice(rest, 1))
     ports = set(usual)
+    unclear: list[tuple[Endpoint, Endpoint]] = []
     for one in _heads(head, None):
-        known = one.connection.has_syn or recognises(*one.head) is not None
-        if known and (one.connection.has_syn or recognises(*one.turned) is None):
-            ports.add(one.server.port)
-        elif not known and recognises(*one.turned) is not None:
-            ports.add(one.client.port)
+        this_way = one.connection.has_syn or recognises(*one.head) is not None
+        that_way = not one.connection.has_syn and recognises(*one.turned) is not None
+        if this_way is that_way:
+            unclear.append((one.server, one.client))
+        else:
+            ports.add(one.server.port if this_way else one.client.port)
+    unclear = [(server, client) for server, client in unclear if (server.port in ports) is (client.port in ports)]
+    if unclear:
+        ports |= _by_messages(head, start, schema, unclear)
     return chain(head, rest), frozenset(ports)
+
+
+def _by_messages(
+    head: Sequence[pa.RecordBatch],
+    start: rows.Start | rows.Gather,
+    schema: pa.Schema,
+    unclear: Iterable[tuple[Endpoint, Endpoint]],
+) -> set[int]:
+    """Ports of servers: of two ends, that with which a connection has far more messages as the server's."""
+    assumed = _messages(head, start, schema, ())
+    turned = _messages(head, start, schema, {client.port for _, client in unclear})
+    found = set()
+    for server, client in unclear:
+        read, otherwise = assumed[server, client], turned[client, server]
+        if max(read, otherwise) > FAR_MORE * min(read, otherwise):
+            found.add(server.port if read > otherwise else client.port)
+    return found
+
+
+def _messages(
+    head: Sequence[pa.RecordBatch], start: rows.Start | rows.Gather, schema: pa.Schema, servers: Collection[int]
+) -> Counter[tuple[Endpoint, Endpoint]]:
+    """How many messages the connections of each server and client have, if servers are at such ports."""
+    counted: Counter[bytes] = Counter()
+
+    def count(table: pa.Table) -> None:
+        own = table.column("connection_id").filter(pc.equal(table.column("row_kind"), rows.MESSAGE))
+        for each in pc.value_counts(own).to_pylist():
+            counted[each["values"]] += each["counts"]
+
+    of_ends: Counter[tuple[Endpoint, Endpoint]] = Counter()
+    for row in tcp_inspection.read(_first(head), start, schema, None, Unseen(wanted=False), count, servers):
+        if row["row_kind"] == rows.CONNECTION:
+            told = row["connection"]
+            ends = [Endpoint(told[f"{end}_address"], told[f"{end}_port"]) for end in ("server", "client")]
+            of_ends[ends[0], ends[1]] += counted.pop(row["connection_id"], 0)
+    return of_ends
 
 
 def _heads(batches: Iterable[pa.RecordBatch], port: int | None) -> list[_Head]:

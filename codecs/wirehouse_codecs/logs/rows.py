@@ -454,8 +454,6 @@ class FlowLog:
         connection.last = plain.rows.place(plain.stop - 1)
         connection.client.packets += plain.client_packets
         connection.server.packets += plain.server_packets
-        connection.client.zero_windows += plain.client_zero_windows
-        connection.server.zero_windows += plain.server_zero_windows
         self._touched = True
         self._packets += segments
         if self._pieces.size >= RUN_BYTES:

@@ -2,8 +2,9 @@
 
 Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The server is the side at the given port.
 Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
-at a port that is known as a server's (`detection.servers`), else the side with the lower port, or with the lower
-address if the ports are equal.
+at a port that is known as a server's (`detection.servers`). Where nothing shows which side is the server, it is assumed
+to be the one with the lower port, or with the lower address if the ports are equal. The connection's rows then have
+`sides` = ASSUMED, and no broken rule is reported: each side may be the other one.
 
 If nobody sees more messages (`Unseen`), they are counted in the log's batches, and only other rows become Python
 objects.
@@ -27,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
-from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.core.rules import Rule, Severity
 from wirehouse_codecs.logs import inspection
 from wirehouse_codecs.logs.inspection import SKIP, Inspected, Unseen
 from wirehouse_codecs.logs.rows import (
@@ -37,6 +38,7 @@ from wirehouse_codecs.logs.rows import (
     QUARANTINE,
     STATE,
     VIOLATION,
+    Dialogue,
     FlowLog,
     Gather,
     Log,
@@ -46,9 +48,10 @@ from wirehouse_codecs.logs.rows import (
 )
 from wirehouse_codecs.logs.windows import GatheredFlows, addresses
 from wirehouse_codecs.tcp import flows
-from wirehouse_codecs.tcp.endpoints import Direction, other
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint, other
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN, parse
+from wirehouse_codecs.tcp.reassembly import Connection
 from wirehouse_codecs.tcp.segments import SegmentRows
 
 #: Number of packets read at once. Their rows are held in memory and sorted by arrival.
@@ -66,6 +69,8 @@ Needed = Callable[[pa.Table], pa.ChunkedArray | None]
 
 Order = np.ndarray[Any, Any]
 
+#: What rows have as `sides` if nothing shows which side of their connection is the server.
+ASSUMED: Final = "assumed"
 #: A kind of row that is not returned. It marks the position of a batch among sorted rows.
 _BEGIN: Final = "begin"
 #: Number of rows of a batch that are held as Python objects.
@@ -126,6 +131,9 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             told = dict(row["connection"])
             del told["window_packets"]
             told["one_sided"] = _only_side(told)
+            if "sides" in row:
+                # Tables have no such column: there the source's ports say which side is the server.
+                told["sides"] = row["sides"]
             return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
     return None
 
@@ -153,6 +161,8 @@ class _Pair:
     turned: bool
     #: Whether a handshake or the given port shows which side is the server.
     known: bool
+    #: Whether that, or a port that is known as a server's, does.
+    shown: bool
     #: The port pairs with which its dialogues share state.
     gathered: GatheredFlows | None = None
 
@@ -178,6 +188,8 @@ class _Connections:
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
         #: Port pairs whose connection has ended, in the order of their ends.
         self._ended: OrderedDict[bytes, None] = OrderedDict()
+        #: Connections of which nothing shows which side is the server.
+        self._assumed: set[bytes] = set()
         #: Port pairs whose dialogues share state, by the addresses of server and client.
         self._gathered: dict[bytes, GatheredFlows] = {}
 
@@ -238,6 +250,8 @@ class _Connections:
             segment = rows.segment(row)
             pair, from_ = self._pair(key, segment.direction, segment.flags)
             pair.log.receive(segment._replace(direction=from_))
+            if pair.known and pair.log.connection is not None:
+                self._assumed.discard(pair.log.connection.connection_id)
             row += 1
         if pair.turned:
             rows.servers[row:end] ^= 1
@@ -280,24 +294,38 @@ class _Connections:
             if pair is None:
                 pair = self._new(key[len(key) // 2 :] + key[: len(key) // 2] if turned else key, turned, known)
                 self._pairs[key] = pair
-            pair.known = known
+            pair.known, pair.shown = known, known or pair.shown
         self._pairs.move_to_end(key)
         return pair, other(sender) if pair.turned else sender
 
     def _is_at_server_port(self, key: bytes) -> bool:
         """Only the port of the side that is assumed to be the client is known as a server's."""
+        server, client = self._are_server_ports(key)
+        return client and not server
+
+    def _are_server_ports(self, key: bytes) -> tuple[bool, bool]:
+        """Whether the ports of a key, that of the assumed server first, are known as servers'."""
         half = len(key) // 2
-        return key[half - 2 : half] not in self._server_ports and key[-2:] in self._server_ports
+        return key[half - 2 : half] in self._server_ports, key[-2:] in self._server_ports
 
     def _new(self, flow: bytes, turned: bool, known: bool) -> _Pair:
         start = self._start
         if not isinstance(start, Gather):
-            return _Pair(FlowLog(self._log, start, "", flow, self._options), turned, known)
+            server, client = self._are_server_ports(flow)
+
+            def begin(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+                if not pair.shown:
+                    self._assumed.add(connection.connection_id)
+                return start(log, connection, server, snapshot)
+
+            log = FlowLog(self._log, begin, "", flow, self._options)
+            pair = _Pair(log, turned, known, known or server is not client)
+            return pair
         between = addresses(flow)
         if between not in self._gathered:
             self._gathered[between] = GatheredFlows(self._log, start, "", between, self._options, {})
         gathered = self._gathered[between]
-        return _Pair(gathered.add(flow), turned, known, gathered)
+        return _Pair(gathered.add(flow), turned, known, known, gathered)
 
     def _finish(self, pair: _Pair) -> None:
         """End a port pair: it has no more segments."""
@@ -342,7 +370,16 @@ class _Connections:
         logged = [_by_arrival(batch) for batch in batches]
         self._counted.clear()
         merged = heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
-        return (row for row in merged if row["row_kind"] != _BEGIN)
+        return (row for row in merged if row["row_kind"] != _BEGIN and self._is_sound(row))
+
+    def _is_sound(self, row: Row) -> bool:
+        """Mark a row of which the sides are assumed; whether it says something all the same."""
+        if row.get("connection_id") not in self._assumed:
+            return True
+        row["sides"] = ASSUMED
+        finding = row.get("finding") or {}
+        about_capture = str(finding.get("rule")).startswith("capture.")
+        return row["row_kind"] != VIOLATION or about_capture or finding["severity"] == Severity.NOTE
 
     def _count(self) -> None:
         """Count the messages in the log that nobody needs as rows, and set its other rows aside."""

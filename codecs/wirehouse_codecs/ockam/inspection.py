@@ -27,12 +27,13 @@ from wirehouse_codecs.tcp.endpoints import Direction
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_address",)
+_NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one of Ockam; None = it isn't."""
     reader, at = Reader(OckamOptions()), 0
-    for received in reader.receive(Direction.CLIENT, client, Place(0, 0, b"", 0)):
+    for received in reader.receive(Direction.CLIENT, client, _NOWHERE):
         if received.routed is None and received.skip is None:
             return None
         at = received.byte_end
@@ -56,9 +57,11 @@ def inspect(
     taken for those of one service; what they break together comes last.
     """
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
-    batches, servers = detection.servers(batches, port, recognises)
-    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port, unseen, _tells, servers):
-        heard.take(row)
+    start = starter(options)
+    batches, servers = detection.servers(batches, port, recognises, start, SCHEMA)
+    for row in tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers):
+        if "sides" not in row:
+            heard.take(row)
         if row["row_kind"] == MESSAGE:
             if unseen.sees(row["message"]["kind"]):
                 yield _message(row)

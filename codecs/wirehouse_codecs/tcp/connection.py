@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -166,6 +167,10 @@ class Connection:
     def is_late(self, direction: Direction, byte_end: int) -> bool:
         """Nobody knows when a side sent the byte before `byte_end` first: see `Side.is_late`."""
         return self.sides(direction)[0].is_late(byte_end)
+
+    def late(self, direction: Direction) -> Sequence[tuple[int, int]]:
+        """Where the bytes of a side stand that are late: see `is_late`."""
+        return self.sides(direction)[0].late
 
     # Reassembly
 

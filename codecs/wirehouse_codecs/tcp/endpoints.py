@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -36,6 +37,14 @@ def _packed(address: str) -> bytes:
 
 #: As `Connection.peer_received`: how many bytes of the other side the sender of these bytes had received.
 PeerReceived = Callable[[Direction, int], int]
+#: As `Connection.late`: where the bytes of a side stand of which nobody knows when they were sent first.
+Late = Callable[[Direction], Sequence[tuple[int, int]]]
+
+
+def is_within(ranges: Sequence[tuple[int, int]], byte_end: int) -> bool:
+    """The byte before `byte_end` is in one of these ranges, which rise."""
+    at = bisect_left(ranges, (byte_end,)) - 1
+    return at >= 0 and byte_end <= ranges[at][1]
 
 
 def other(direction: Direction) -> Direction:

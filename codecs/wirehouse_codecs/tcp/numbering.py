@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from wirehouse_codecs.tcp.endpoints import is_within
 from wirehouse_codecs.tcp.pieces import Limits, Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
     ACKNOWLEDGED_BYTES,
@@ -334,8 +335,29 @@ class Numbering(SideState):
 
     def is_late(self, byte_end: int) -> bool:
         """Nobody knows when the byte before `byte_end` was sent first: it came late, or one before it did."""
-        at = bisect_left(self._late, (byte_end,)) - 1
-        return at >= 0 and byte_end <= self._late[at][1]
+        return is_within(self._late, byte_end)
+
+    @property
+    def late(self) -> Sequence[tuple[int, int]]:
+        """Where the bytes stand that are late, since the last `forget_received`."""
+        return self._late
+
+    def note_stall(self, *, is_full: bool) -> None:
+        """What follows may have waited: the other host takes no more (`is_full`), or bytes came again."""
+        if (self.next_byte, is_full) not in self._stalls[-2:]:
+            self._stalls.append((self.next_byte, is_full))
+
+    def note_full(self, theirs: Numbering) -> None:
+        """Its host takes no more of the other side's bytes. One that never had a window doesn't mean it."""
+        self.zero_windows += 1
+        if self.zero_windows < self.packets:
+            theirs.note_stall(is_full=True)
+
+    def has_stalled(self, byte_start: int, *, is_full: bool) -> bool:
+        """The bytes from `byte_start` on may have waited for a window, or for bytes that came again. See `is_late`."""
+        stall = (byte_start, is_full)
+        at = bisect_left(self._stalls, stall)
+        return self._stalls[at : at + 1] == [stall]
 
     def note_received(self, start: int, received: int) -> None:
         """The bytes from `start` on were sent after `received` bytes of the other side came in."""
@@ -354,7 +376,7 @@ class Numbering(SideState):
 
         Of these too no more than MOST_RECEIPTS are kept: a message may never end.
         """
-        for kept in (self._receipts, self._late):
+        for kept in (self._receipts, self._late, self._stalls):
             del kept[: max(bisect_left(kept, (byte_end,)) - 1, len(kept) - MOST_RECEIPTS, 0)]
 
     def knew_end_of(self, theirs: Numbering) -> bool:

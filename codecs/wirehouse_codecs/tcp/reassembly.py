@@ -212,7 +212,7 @@ __all__ = [
     "Unordered",
 ]
 
-SNAPSHOT_VERSION: Final = 19
+SNAPSHOT_VERSION: Final = 20
 
 
 class Flow:
@@ -242,6 +242,7 @@ class Flow:
             connection is None
             or not connection.is_regular
             or flags & CONTROL != ACK
+            or not window
             or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns
         ):
             return self._receive_any(segment)
@@ -261,8 +262,6 @@ class Flow:
             return self._receive_any(segment)
         connection.last = place
         ours.packets += 1
-        if not window:
-            ours.zero_windows += 1
         if ahead:
             theirs.note_acknowledgment(acknowledgment)
             connection.judge_regular()
@@ -512,7 +511,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours, theirs = connection.sides(segment.direction)
     events: list[Event] = []
     if not segment.window:
-        ours.zero_windows += 1
+        ours.note_full(theirs)
     if connection.opened == "middle":
         held = connection.held
         ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)

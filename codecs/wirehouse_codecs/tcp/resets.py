@@ -85,7 +85,12 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
         return []
     if not was_captured:
         ours.unproven, ours.packets = ours.packets, 0
-    connection.reset = connection.reset or reset
+    waiting = connection.reset
+    if waiting is None:
+        connection.reset = reset
+    elif reset != waiting._replace(place=reset.place):
+        # No copy of the one that waits. Only the first is followed.
+        ours.strays += 1
     return []
 
 

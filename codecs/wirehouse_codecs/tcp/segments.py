@@ -30,9 +30,9 @@ _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
 _HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
 #: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
 FEW_SEGMENTS: Final = 4
-#: Words of `_plain`: the last arrival; then two each, of client and server: the expected sequence number, packets and
-#: zero windows that were passed over, whether packets were captured before, and whether they had bytes.
-_LAST_NS, _EXPECTED, _PACKETS, _ZERO_WINDOWS, _CAPTURED, _BEGUN, _WORDS = 0, 1, 3, 5, 7, 9, 11
+#: Words of `_plain`: the last arrival; then two each, of client and server: the expected sequence number, packets
+#: that were passed over, whether packets were captured before, and whether they had bytes.
+_LAST_NS, _EXPECTED, _PACKETS, _CAPTURED, _BEGUN, _WORDS = 0, 1, 3, 5, 7, 9
 
 
 class Key(NamedTuple):
@@ -50,6 +50,8 @@ class SegmentRows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
+        #: When each segment arrived.
+        self.arrived: Array = self._placed[0]
         self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
         self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
         self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
@@ -112,7 +114,7 @@ class SegmentRows:
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
-        return Plain(self, stop, data_rows[:count], *told[_PACKETS : _ZERO_WINDOWS + 2].tolist())
+        return Plain(self, stop, data_rows[:count], *told[_PACKETS : _PACKETS + 2].tolist())
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -130,8 +132,6 @@ class Plain(NamedTuple):
     data_rows: Array
     client_packets: int
     server_packets: int
-    client_zero_windows: int
-    server_zero_windows: int
 
     def stretches(self, client: Side, server: Side) -> Iterator[Stretch]:
         """Their bytes, parted where the other side speaks; each is the next of its side when it is asked for."""
@@ -160,6 +160,7 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
             flags[row] & CONTROL != ACK
+            or not window[row]
             or not told[_CAPTURED + side]
             or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns
             or 0 < ahead < WINDOW_BYTES
@@ -171,7 +172,6 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
             break
         told[_LAST_NS] = arrived_at_ns[row]
         told[_PACKETS + side] += 1
-        told[_ZERO_WINDOWS + side] += window[row] == 0
         if captured:
             told[_EXPECTED + side] = (told[_EXPECTED + side] + captured) & SEQUENCE_MASK
             data_rows[count] = row
@@ -210,6 +210,12 @@ class Stretch:
         if len(acknowledged) > 1:
             for at in (np.flatnonzero(acknowledged[1:] != acknowledged[:-1]) + 1).tolist():
                 yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
+
+    def pauses(self, least_ns: int) -> Iterator[tuple[int, int, int]]:
+        """Segments that came `least_ns` or more after the one before: first byte, when that one came, and when they."""
+        arrived = self.rows.arrived[self.at]
+        for at in (np.flatnonzero(np.diff(arrived) >= least_ns) + 1).tolist():
+            yield int(self.rows.offsets[self.at[at]]) - self._base, arrived.item(at - 1), arrived.item(at)
 
     def pieces(self) -> Iterator[Data]:
         """A piece for each segment."""

@@ -96,6 +96,7 @@ class Side(Holes):
 
     def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
         """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
+        self.note_stall(is_full=False)
         before, given_up = min(max(-start, 0), len(data)), self._given_up(start, start + len(data))
         ignored = before + given_up
         self.ignored_bytes += ignored
@@ -206,6 +207,7 @@ class Side(Holes):
             "ignored": ignored,
             "receipts": self._receipts,
             "late": self._late,
+            "stalls": self._stalls,
             "holes": self._holes,
         }
 
@@ -217,6 +219,7 @@ class Side(Holes):
             setattr(side, name, value)
         side._receipts = [(start, received) for start, received in state["receipts"]]
         side._late = [(start, end) for start, end in state["late"]]
+        side._stalls = [(start, is_full) for start, is_full in state["stalls"]]
         side._holes = [(start, end) for start, end in state["holes"]]
         for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
             data = b64decode(text)

@@ -107,6 +107,9 @@ class SideState:
     #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
     #: numbered again.
     _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
+    #: Where its next byte stood when the other host took no more, or when bytes of it were sent again: what follows may
+    #: have waited for that.
+    _stalls: list[tuple[int, bool]] = field(default_factory=list, repr=False)
     #: The acknowledgment that was looked at last for this.
     noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
     #: The last bytes that were delivered, without a hole up to `next_byte`.

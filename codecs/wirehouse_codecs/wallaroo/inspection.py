@@ -74,13 +74,16 @@ def inspect(
     """
     start, unseen = starter(options or WallarooOptions(), secrets.token_bytes(32)), unseen or Unseen()
     sessions = _Sessions()
-    batches, servers = detection.servers(batches, port, recognises)
+    batches, servers = detection.servers(batches, port, recognises, start, SCHEMA)
     for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port, unseen, _begins, servers):
         if row["row_kind"] == MESSAGE:
-            sessions.hear(row)
+            if "sides" not in row:
+                sessions.hear(row)
             if unseen.sees(row["message"]["kind"]):
                 yield _message(row)
         elif row["row_kind"] == SESSION:
+            if "sides" in row:
+                continue
             sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
             yield from sessions.judge()
         elif (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:

@@ -145,13 +145,15 @@ def inspect(
 
 
 class _Counts:
-    """Counts the records of a capture while it is read."""
+    """What is counted of a capture while it is read."""
 
     def __init__(self) -> None:
         self.records = 0
         #: Number of packets cut by the snap length, and the most bytes that one of them has.
         self.cut = 0
         self._longest = 0
+        #: Number of connections of which nothing shows which side is the server.
+        self.assumed = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Count landed records."""
@@ -170,6 +172,11 @@ class _Counts:
             yield (
                 f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
                 f"{self._longest:,} bytes at most: what lacks of them was sent, and never captured"
+            )
+        if self.assumed:
+            yield (
+                f"nothing shows which side of {counted(self.assumed, 'connection')} is the server, so no rule is "
+                "judged there: say it with --port"
             )
 
 
@@ -301,7 +308,9 @@ def _rows(
     stream.seek(at)
     clock = _clock(now_ns)
 
-    yield from rows_of(_counted(_landed(capture, clock, capture_id, FORMATS[kind].landed), counts))
+    for what, row in rows_of(_counted(_landed(capture, clock, capture_id, FORMATS[kind].landed), counts)):
+        counts.assumed += what == CONNECTION and row.get("sides") is not None
+        yield what, row
     for finding in capture_findings(clock, capture.damage, now_ns, kind):
         yield VIOLATION, _capture_row(finding, capture_id)
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.correlation.payload_replay import SIDES
 from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
-from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES
 from wirehouse_codecs.logs.rows import CONNECTION
 from wirehouse_pipelines.bamboo import payloads, sent_metadata, verification
+from wirehouse_pipelines.bamboo.payloads import Asked
 from wirehouse_pipelines.bamboo.verification_rows import (
     ENTRIES_TABLE,
     FORKS_TABLE,
@@ -38,7 +38,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "9"
+VERSION = "10"
 PROPOSALS: Final = "gold.bamboo_proposals_history"
 SESSIONS: Final = "gold.bamboo_sessions_history"
 OUTPUTS: Final = (ENTRIES_TABLE, LOGS_TABLE, FORKS_TABLE, PROPOSALS, SESSIONS, FOUND_TABLE, STATE_TABLE)
@@ -63,7 +63,6 @@ _ROWS: Final = pa.schema(
 )
 #: Counts of both sides of a proposal.
 _COUNTED: Final = ("metadata", "payloads", "raw_bytes", "compressed_bytes", "inflated_bytes")
-_WANTS: Final = ("min_payload", "max_payload")
 
 
 def _horizon(source: Source) -> int:
@@ -90,7 +89,7 @@ def _entities(work: Work, members: services.Members) -> Stage:
         (PROPOSALS, SESSIONS, STATE_TABLE),
         steps.windows(work.spans),
         [(STATE_TABLE, work.clock(_horizon))],
-        returned=[ASKED],
+        passed={ASKED: SILVER},
     )
 
 
@@ -151,22 +150,15 @@ def _unfolded(rows: pa.RecordBatch, struct: str, names: Iterable[str]) -> pa.Rec
 
 
 def _asked(rows: pa.RecordBatch, at: Array, sessions: Array) -> pa.RecordBatch:
-    """Proposals without metadata that began in their window, with the settings and the send modes of both sides."""
+    """Proposals without metadata that began in their window, with their sessions, as rows of silver."""
     proposals = rows.take(pa.array(at))
     field = partial(pc.struct_field, proposals.column("proposal"))
     wanted = pc.or_(field("payload_only").fill_null(False), field("offset").is_valid())
     wanted = pc.and_(wanted, pc.invert(field("partial").fill_null(True)))
     wanted = pc.and_(pc.and_(wanted, field("author").is_valid()), proposals.column("is_new").fill_null(False))
     of = rows.column("session").take(pa.array(sessions, mask=sessions < 0))
-    is_judged = pc.invert(pc.is_in(pc.struct_field(of, "ended_by"), pa.array(FOLLOWED_RULES)))
-    wanted = pc.and_(wanted, pc.and_(of.is_valid(), is_judged))
-    modes = [pa.StructArray.from_arrays([pc.struct_field(of, [side, "send_mode"])], ["send_mode"]) for side in SIDES]
-    wants = [pa.StructArray.from_arrays([field([side, name]) for name in _WANTS], list(_WANTS)) for side in SIDES]
-    columns = {name: proposals.column(name) for name in payloads.PROPOSAL}
-    columns |= {name: field(name) for name in ("author", "log_id")}
-    for name, of_sides in (("modes", modes), ("wants", wants)):
-        columns[name] = pa.StructArray.from_arrays(of_sides, list(SIDES))
-    return pa.RecordBatch.from_pydict(columns).filter(wanted)
+    columns = {name: proposals.column(name) for name in (*payloads.PROPOSAL, "row_kind", "proposal")}
+    return pa.RecordBatch.from_pydict(columns | {"session": of}).filter(pc.and_(wanted, of.is_valid()))
 
 
 def tables(work: Work) -> Iterator[tuple[str, Files]]:
@@ -176,7 +168,8 @@ def tables(work: Work) -> Iterator[tuple[str, Files]]:
     asked = written.pop(ASKED)
     verified = verification.verified(work, VERSION)
     more = [sent_metadata.stage(work, verified, members)]
-    more += [payloads.stage(work, verified, members, asked)] if asked else []
+    if asked:
+        more.append(payloads.stage(work, verified, members, Asked(work.lake, steps.passed(work, SILVER, asked))))
     for name, made in (*verified.items(), *steps.run(work, more, VERSION).items()):
         written.setdefault(name, []).extend(made)
     yield from steps.files(written, OUTPUTS)

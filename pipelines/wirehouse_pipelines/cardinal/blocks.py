@@ -9,6 +9,7 @@ only the updates of complete blocks; hardly any of these has to be taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
-from wirehouse_codecs.cardinal.fast.assembly import assemble_columns
+from wirehouse_codecs.cardinal.fast.assembly import UPDATES_BYTES, assemble_columns
 from wirehouse_codecs.cardinal.session.assembly import assemble
 from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
@@ -31,12 +32,13 @@ from wirehouse_pipelines.cardinal.rows import (
     TYPES,
     UPDATES,
     Sources,
-    as_state,
+    as_states,
     block_row,
     finding_row,
     number,
     places,
     received,
+    widened,
 )
 from wirehouse_pipelines.delta.batches import begins_of, whole_keys, with_all
 from wirehouse_pipelines.lake.windows import Windows
@@ -63,15 +65,24 @@ def fold_blocks(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The fold of the stage: SCHEMA by block, in the order of arrival."""
     topics = _Topics(sources)
-    for rows in whole_keys(batches, KEY, 1):
+    for rows in whole_keys(map(widened, batches), KEY, 1):
         is_reorg = pc.is_in(rows.column("kind"), pa.array(REORG_KINDS))
         yield from topics.take(rows, is_reorg)
-        yield STATE, as_state(rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid())), "reorg")
-        lives, bounds, is_over = _lives(rows.filter(pc.invert(is_reorg)), sources)
+        reorgs = rows.filter(pc.and_(is_reorg, rows.column("window_start").is_valid()))
+        for state in as_states(reorgs, "reorg", np.ones(reorgs.num_rows, bool)):
+            yield STATE, state
+        lives, bounds, is_over = _lives(_where(rows, ~np.asarray(is_reorg)), sources)
+        del rows
         if lives.num_rows:
             blocks, updates = assembled(lives, bounds, sources, windows)
             yield BLOCKS, _placed(blocks, is_over, sources, windows)
-            yield UPDATES, _new_updates(updates, is_over, sources)
+            for some in updates:
+                yield UPDATES, _new_updates(some, is_over, sources)
+
+
+def _where(rows: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
+    """The rows for which `kept` is true, without a copy if that is all."""
+    return rows if kept.all() else rows.filter(pa.array(kept))
 
 
 class _Topics:
@@ -121,21 +132,21 @@ def _lives(rows: pa.RecordBatch, sources: Sources) -> tuple[pa.RecordBatch, Arra
     is_message = ended == _NEVER
     until = np.repeat(np.maximum.reduceat(ended, begins), sizes) if len(begins) else ended
     kept = is_message & ((until == _NEVER) | (arrived > until + HORIZON_NS))
-    rows, arrived = rows.filter(pa.array(kept)), arrived[kept]
+    rows, arrived = _where(rows, kept), arrived[kept]
     begins = begins_of(rows, KEY)
     sizes = np.diff([*begins, rows.num_rows])
     carried = np.asarray(rows.column("window_start").is_null())
     ended_ns = np.repeat(arrived[begins], sizes) + HORIZON_NS + 1
     over = np.repeat(carried[begins], sizes) & (ended_ns < starts_of(rows, sources))
     kept = ~over | carried | (arrived > ended_ns + HORIZON_NS)
-    rows, is_over = rows.filter(pa.array(kept)), (over & carried)[kept]
+    rows, is_over = _where(rows, kept), (over & carried)[kept]
     begins = begins_of(rows.append_column("over", pa.array(is_over)), (*KEY, "over"))
     return rows, np.append(begins, rows.num_rows), is_over[begins]
 
 
 def assembled(
     rows: pa.RecordBatch, bounds: Array, sources: Sources, windows: Windows
-) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+) -> tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]:
     """Blocks as ASSEMBLED, and the updates of those that are complete. Block i has the rows from bounds[i] on."""
     found = assemble_columns(rows, bounds)
     begins, ends = bounds[:-1], bounds[1:] - 1
@@ -164,16 +175,17 @@ def assembled(
         "findings": _no_lists(len(at), ASSEMBLED.field("findings").type),
     }
     blocks = [with_all(pa.RecordBatch.from_pydict(columns), ASSEMBLED)]
-    updates = [
-        _updates(rows, found.updates.filter(pa.array(regular[np.asarray(found.updates["block"])])), found, windows)
-    ]
+    of_odd: list[Iterator[pa.RecordBatch]] = []
     for odd in np.flatnonzero(~regular).tolist():
         mine = rows.slice(bounds[odd], bounds[odd + 1] - bounds[odd])
         source = mine.column("source")[0].as_py()
         block = assemble(mine.column("block_hash")[0].as_py(), received(mine), sources[source].options)
         blocks.append(_odd(block, odd, source, windows))
-        updates.append(_odd_updates(block, odd, source, windows))
-    return pa.concat_batches(blocks), pa.concat_batches(updates)
+        of_odd.append(_odd_updates(block, odd, source, windows))
+    of_regular = (
+        _updates(rows, _where(some, regular[np.asarray(some["block"])]), found, windows) for some in found.updates
+    )
+    return pa.concat_batches(blocks), chain(of_regular, *of_odd)
 
 
 def _no_lists(count: int, kind: pa.ListType) -> pa.ListArray:
@@ -230,9 +242,9 @@ def _updates(rows: pa.RecordBatch, updates: pa.RecordBatch, found: Any, windows:
     return pa.RecordBatch.from_arrays([columns[name] for name in _UPDATE.names], schema=_UPDATE)
 
 
-def _odd_updates(block: Block, at: int, source: str, windows: Windows) -> pa.RecordBatch:
+def _odd_updates(block: Block, at: int, source: str, windows: Windows) -> Iterator[pa.RecordBatch]:
     if block.completed_place is None or block.batch is None:
-        return pa.RecordBatch.from_pylist([], schema=_UPDATE)
+        return
     completed_ns = block.completed_place.arrived_at_ns
     whole = {
         "block": at,
@@ -242,13 +254,19 @@ def _odd_updates(block: Block, at: int, source: str, windows: Windows) -> pa.Rec
         "block_hash": block.block_hash,
         "number": number(block.batch.number),
     }
-    rows = [
-        whole
-        | {"operation": "delete" if update.value is None else "set", "key": update.key, "value": update.value}
-        | {"capture_id": update.place.capture_id, "record_number": update.place.record_number}
-        for update in block.updates
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=_UPDATE)
+    rows, size = [], 0
+    for update in block.updates:
+        rows.append(
+            whole
+            | {"operation": "delete" if update.value is None else "set", "key": update.key, "value": update.value}
+            | {"capture_id": update.place.capture_id, "record_number": update.place.record_number}
+        )
+        size += len(update.key) + len(update.value or b"")
+        if size >= UPDATES_BYTES:
+            yield pa.RecordBatch.from_pylist(rows, schema=_UPDATE)
+            rows, size = [], 0
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=_UPDATE)
 
 
 def _placed(blocks: pa.RecordBatch, is_over: Array, sources: Sources, windows: Windows) -> pa.RecordBatch:

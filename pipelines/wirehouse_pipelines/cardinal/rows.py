@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,6 +57,10 @@ MESSAGE: Final = pa.schema(
 )
 #: Columns to read of SILVER and STATE for messages.
 READ: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("source", "window_start", *PLACE, "message"), ())
+#: What a block's messages carry: together it may be more than the 2 GiB that the offsets of a binary column reach.
+_CONTENT: Final = ("key", "value", "deletes", "sets", "updates")
+#: Carried messages are written in batches of about so many bytes.
+STATE_BYTES: Final = 64 << 20
 _TYPE_BYTES: Final = {name: byte for byte, name in KINDS.items()}
 
 
@@ -123,10 +128,37 @@ def messages_of(rows: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def as_state(messages: pa.RecordBatch, kind: str) -> pa.RecordBatch:
-    """Rows of STATE of a kind that carry these messages."""
+def widened(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` with columns for the content of messages that may have any number of bytes."""
+    for name in _CONTENT:
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, rows.column(at).cast(_wide(rows.column(at).type)))
+    return rows
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_binary(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_wide(field.type)) for field in kind])
+    return pa.list_(_wide(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def as_states(messages: pa.RecordBatch, kind: str, kept: np.ndarray[Any, Any]) -> Iterator[pa.RecordBatch]:
+    """Rows of STATE of a kind that carry the messages for which `kept` is true. Columns may be widened."""
+    if messages.nbytes > STATE_BYTES and messages.num_rows > 1:
+        half = messages.num_rows // 2
+        yield from as_states(messages.slice(0, half), kind, kept[:half])
+        yield from as_states(messages.slice(half), kind, kept[half:])
+    else:
+        # A slice has the offsets of the whole, which may not fit; the filter copies, so that they begin at 0.
+        yield _as_state(messages.filter(pa.array(kept)), kind)
+
+
+def _as_state(messages: pa.RecordBatch, kind: str) -> pa.RecordBatch:
     fields = list(TYPES[STATE].field("message").type)
-    struct = pa.StructArray.from_arrays([messages.column(field.name) for field in fields], fields=fields)
+    columns = [messages.column(field.name).cast(field.type) for field in fields]
+    struct = pa.StructArray.from_arrays(columns, fields=fields)
     rows = messages.select(["source", "window_start", "block_hash", *PLACE])
     return rows.append_column("message", struct).append_column("row_kind", pa.repeat(kind, rows.num_rows))
 

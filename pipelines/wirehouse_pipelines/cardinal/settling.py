@@ -33,13 +33,14 @@ from wirehouse_pipelines.cardinal.rows import (
     STATE,
     TYPES,
     Sources,
-    as_state,
+    as_states,
     batch_of,
     block_of,
     finding_row,
     found_row,
     messages_of,
     place,
+    widened,
 )
 from wirehouse_pipelines.delta.batches import runs_of, whole_keys
 from wirehouse_pipelines.lake.windows import Windows
@@ -135,24 +136,25 @@ def settle(
     batches: Iterable[pa.RecordBatch], sources: Sources, windows: Windows
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The fold of the stage: SCHEMA by block."""
-    for rows in whole_keys(batches, KEY, 1):
+    for rows in whole_keys(map(widened, batches), KEY, 1):
         yield from _settle(rows, sources, windows)
 
 
 def _settle(rows: pa.RecordBatch, sources: Sources, windows: Windows) -> Iterator[tuple[str, pa.RecordBatch]]:
     of_key = runs_of(rows, KEY)
-    what = np.asarray(rows.column("what"))
-    whose = of_key[what == _MESSAGE]
-    messages = rows.filter(pa.array(what == _MESSAGE)).select([*MESSAGE.names, "lives"])
-    facts, of_facts = rows.filter(pa.array(what != _MESSAGE)), of_key[what != _MESSAGE]
+    is_message = np.asarray(rows.column("what")) == _MESSAGE
+    facts, of_facts = rows.filter(pa.array(~is_message)), of_key[~is_message]
     is_plain = _is_plain(facts, of_facts, int(of_key[-1]) + 1)
     plain = facts.filter(pa.array(is_plain[of_facts] & np.asarray(pc.equal(facts.column("row_kind"), BLOCK))))
     yield from _plain(plain, sources, windows)
-    yield STATE, _carried(messages, whose, facts, of_facts)
+    messages = rows.select(MESSAGE.names)
+    for state in as_states(messages, "message", _is_carried(rows, of_key, facts, of_facts)):
+        yield STATE, state
     odd = pa.array(~is_plain[of_facts])
     for key, listed in _by_key(facts.filter(odd), of_facts[~is_plain[of_facts]]):
-        begin, end = np.searchsorted(whose, (key, key + 1))
-        yield from _Decided(listed, sources, windows).rows(messages.slice(begin, end - begin))
+        begin, end = np.searchsorted(of_key, (key, key + 1))
+        mine = messages.slice(begin, end - begin).filter(pa.array(is_message[begin:end]))
+        yield from _Decided(listed, sources, windows).rows(mine)
 
 
 def _arrived(rows: pa.RecordBatch, name: str) -> Array:
@@ -241,14 +243,14 @@ def _with_texts(lists: pa.ListArray, name: str) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(fields, fields=list(struct)))
 
 
-def _carried(messages: pa.RecordBatch, whose: Array, facts: pa.RecordBatch, of_facts: Array) -> pa.RecordBatch:
+def _is_carried(rows: pa.RecordBatch, of_key: Array, facts: pa.RecordBatch, of_facts: Array) -> Array:
     """The messages that are state: those of living blocks, from the first on that isn't too late for a life before."""
-    first_ns = np.zeros(int(of_facts.max(initial=-1)) + 1, np.int64)
+    first_ns = np.zeros(int(of_key[-1]) + 1, np.int64)
     mine = np.asarray(pc.equal(facts.column("row_kind"), BLOCK))
     first_ns[of_facts[mine]] = _arrived(facts, "first_at")[mine]
-    in_life = np.asarray(messages.column("arrived_at_ns")) >= first_ns[whose] if messages.num_rows else whose > 0
-    lives = pc.and_(pc.fill_null(messages.column("lives"), False), pa.array(in_life, pa.bool_()))
-    return as_state(messages.filter(lives), "message")
+    lives = np.asarray(pc.fill_null(rows.column("lives"), False))
+    found: Array = lives & (np.asarray(pc.fill_null(rows.column("arrived_at_ns"), 0)) >= first_ns[of_key])
+    return found
 
 
 def _by_key(facts: pa.RecordBatch, of_facts: Array) -> Iterator[tuple[int, list[dict[str, Any]]]]:

@@ -1,142 +1,106 @@
 """Silver of Cardinal Streams: every landed message decoded, quarantined or skipped by name.
 
-Spark expressions read well-formed BatchMsg and BatchDeleteMsg. Everything else goes to the codec in Arrow batches: Avro
-values to its fast path, and what can't be decoded to its reference path, which gives the reason.
+Each message is decoded by itself, so the stage has no order. `fast.messages` decodes the keys and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
 
 from wirehouse_codecs.captures.rules import RULES as CAPTURE_RULES
-from wirehouse_codecs.cardinal.fast.columns import DECODED_TYPE, decode_columns
+from wirehouse_codecs.cardinal.fast.messages import decode_messages
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.wire.messages import KINDS, decode
 from wirehouse_codecs.core.rules import by_name
+from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE, SKIP
+from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.delta.spark_tables import Files
+from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Job, Work
+from wirehouse_pipelines.stages import Input, Stage
+from wirehouse_pipelines.tables import all_tables
 
 VERSION = "2"
+LANDED: Final = "bronze.messages"
+LOG: Final = "silver.cardinal"
 
-KEYED = (b"\x03", b"\x04")
-AVRO = tuple(byte for byte in (bytes((kind,)) for kind in KINDS) if byte not in KEYED)
-#: Bytes of the key of such a message before the application's own: type and block hash.
-KEYED_KEY_BYTES = 33
-
-QUARANTINING = tuple(rule.name for rule in RULES if rule.quarantines)
-_DAMAGED = by_name(CAPTURE_RULES)["file_damaged"]
-
-
-def _type_is(*types: bytes) -> Column:
-    return F.substring("key", 1, 1).isin(*(bytearray(byte) for byte in types))
-
-
-def _sound_keyed() -> Column:
-    """A BatchMsg or BatchDeleteMsg that breaks no rule of decoding."""
-    sound = _type_is(b"\x03") | (F.length("value") == 0)
-    return _type_is(*KEYED) & (F.length("key") >= KEYED_KEY_BYTES) & sound
+_TYPES: Final = arrow_types.given(all_tables()[LANDED])
+#: Columns that stay as they are, and those that a message is decoded from.
+_SAME: Final = [name for name in _TYPES.names if name in arrow_types.given(all_tables()[LOG]).names]
+_CONTENT: Final = ("key", "value", "damaged", "damage")
+#: What a rule of decoding is called in the tables, and whether it leaves no message. The last is that of damage.
+_DAMAGED: Final = by_name(CAPTURE_RULES)["file_damaged"]
+_NAMES: Final = pa.array([rule.name for rule in RULES])
+_IDS: Final = pa.array([rule.id for rule in (*RULES, _DAMAGED)])
+_SEVERITIES: Final = pa.array([rule.severity.value for rule in (*RULES, _DAMAGED)])
 
 
-def _skip() -> Column:
-    """Known messages without content: the reference's heartbeat (empty key) and ping (ff)."""
-    empty = F.col("damaged").isNull() & (F.coalesce(F.length("key"), F.lit(0)) == 0)
-    return F.when(empty, "heartbeat").when(_type_is(b"\xff"), "ping")
-
-
-def _decode_rest(keys: pa.Array, values: pa.Array, options: CardinalOptions) -> pa.Array:
-    """DECODED_TYPE of the keys that aren't null: the fast path for Avro, the reference path for the rest."""
-    avro = pc.is_in(pc.binary_slice(keys, 0, 1), pa.array(AVRO, keys.type))
-    decoded = decode_columns(pc.if_else(avro, keys, None), values, options)
-    others = pc.indices_nonzero(pc.and_(pc.invert(avro), pc.is_valid(keys))).to_pylist()
-    if not others:
-        return decoded
-    rows = dict.fromkeys(range(len(keys)))
-    for index in others:
-        one = decode(keys[index].as_py(), values[index].as_py(), options)
-        rows[index] = {"rule": one.rule.name, "reason": one.reason} if one.rule else None
-    return pc.if_else(avro, decoded, pa.array(rows.values(), DECODED_TYPE))
-
-
-def _decoder(options: Mapping[str, CardinalOptions]) -> Any:
-    """A Spark function (source, key, value) -> DECODED_TYPE; null where the key is null."""
-
-    def decode_batch(sources: pa.Array, keys: pa.Array, values: pa.Array) -> pa.Array:
-        present = [name for name in pc.unique(sources).to_pylist() if name is not None]
-        out = pa.nulls(len(keys), DECODED_TYPE)
-        for name in present:
-            mine = pc.fill_null(pc.equal(sources, name), False)
-            decoded = _decode_rest(pc.if_else(mine, keys, None), values, options[name])
-            out = decoded if len(present) == 1 else pc.if_else(mine, decoded, out)
-        return out
-
-    return F.arrow_udf(decode_batch, from_arrow_type(DECODED_TYPE))  # type: ignore[attr-defined]  # not in the stubs yet
-
-
-def _finding() -> Column:
-    """The first rule of decoding that a message breaks; null for most messages."""
-    severities = F.create_map(*(F.lit(text) for rule in RULES for text in (rule.name, rule.severity.value)))
-    rule, reason = F.col("decoded.rule"), F.col("decoded.reason")
-
-    def finding(rule: Column, severity: Column, message: Column) -> Column:
-        return F.struct(rule.alias("rule"), severity.alias("severity"), message.alias("message"))
-
-    damaged = finding(F.lit(_DAMAGED.id), F.lit(_DAMAGED.severity.value), F.col("damage"))
-    return F.when(F.col("damaged").isNotNull(), damaged).when(
-        rule.isNotNull(), finding(F.concat(F.lit("cardinal."), rule), severities[rule], reason)
-    )
-
-
-def _row_kind() -> Column:
-    quarantined = F.col("damaged").isNotNull() | F.col("decoded.rule").isin(*QUARANTINING)
-    return F.when(F.col("skip").isNotNull(), "skip").when(quarantined, "quarantine").otherwise("message")
-
-
-def _message() -> Column:
-    """The struct of a decoded message, from its key or from the decoder's columns."""
-    keyed = _type_is(*KEYED)
-    kinds = F.create_map(*(F.lit(item) for byte, name in KINDS.items() for item in (bytearray((byte,)), name)))
-    own = {
-        "kind": kinds[F.substring("key", 1, 1)],
-        "block_hash": F.when(keyed, F.substring("key", 2, 32)).otherwise(F.col("decoded.block_hash")),
-        "key": F.when(keyed, F.substring(F.col("key"), KEYED_KEY_BYTES + 1, 2**31 - 1)),
-        "value": F.when(keyed, F.col("value")),
+def decoded(rows: pa.RecordBatch, options: CardinalOptions) -> pa.RecordBatch:
+    """`silver.cardinal` of rows of `bronze.messages`: one row for each landed message."""
+    keys, values, damaged = (rows.column(name) for name in ("key", "value", "damaged"))
+    whole = pc.is_null(damaged)
+    found = decode_messages(keys, values, options)
+    skip = pc.if_else(whole, found.skip, None)
+    rule = pc.if_else(whole, pc.index_in(found.rule, _NAMES, skip_nulls=True), len(RULES))
+    present = pc.is_valid(found.message)
+    kind = pc.case_when(pc.make_struct(pc.is_valid(skip), present), SKIP, MESSAGE, QUARANTINE)
+    quarantined = pc.equal(kind, QUARANTINE)
+    made = {
+        "row_kind": kind,
+        "message": found.message,
+        "skip": skip,
+        "finding": _struct(
+            pc.is_valid(rule),
+            rule=_IDS.take(rule),
+            severity=_SEVERITIES.take(rule),
+            message=pc.if_else(whole, found.reason, rows.column("damage")),
+        ),
+        "raw": _struct(quarantined, key=keys, value=pc.coalesce(damaged, values)),
     }
-    decoded = [name for name in DECODED_TYPE.names if name not in ("rule", "reason", "block_hash")]
-    return F.struct(
-        *(column.alias(name) for name, column in own.items()),
-        *(F.col(f"decoded.{name}").alias(name) for name in decoded),
-    )
+    same = {name: rows.column(name) for name in _SAME}
+    return pa.RecordBatch.from_pydict(same | made)
 
 
-def decoded(landed: DataFrame, options: Mapping[str, CardinalOptions]) -> DataFrame:
-    """`silver.cardinal` of `bronze.messages`: one row for each landed message."""
-    asked = F.col("key").isNotNull() & (F.length("key") > 0) & ~_sound_keyed() & ~_type_is(b"\xff")
-    decoder = _decoder(options)
-    raw = F.struct("key", F.coalesce("damaged", "value").alias("value"))
-    return (
-        landed.withColumn("raw", raw)
-        .withColumn("value", F.coalesce("value", F.lit(bytearray())))
-        .withColumn("decoded", decoder(*(F.when(asked, F.col(name)) for name in ("source", "key", "value"))))
-        .withColumn("skip", _skip())
-        .withColumn("finding", _finding())
-        .withColumn("row_kind", _row_kind())
-        .withColumn("message", F.when(F.col("row_kind") == "message", _message()))
-        .withColumn("raw", F.when(F.col("row_kind") == "quarantine", F.col("raw")))
-        .withColumn("decoder_version", F.lit(VERSION))
-    )
+def _struct(has: pa.Array, **fields: pa.Array) -> pa.StructArray:
+    """A struct of `fields`, null where `has` is false."""
+    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.invert(has))
 
 
-def log(work: Work) -> Iterator[tuple[str, DataFrame]]:
+def _fold(
+    batches: Iterable[pa.RecordBatch], options: Mapping[str, CardinalOptions]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Each batch has rows of one file, and so of one source."""
+    for batch in filter(len, batches):
+        rows = decoded(batch, options[batch.column("source")[0].as_py()])
+        for kind in (MESSAGE, SKIP, QUARANTINE):
+            # A file has rows of one kind.
+            yield LOG, rows.filter(pc.equal(rows.column("row_kind"), kind))
+
+
+def log(work: Work) -> Iterator[tuple[str, Files]]:
     """The job of `silver.cardinal`."""
     options = {span.source: CardinalOptions.from_mapping(work.source(span.source).options) for span in work.spans}
-    yield "silver.cardinal", decoded(work.read("bronze.messages"), options)
+    stage = Stage(
+        inputs=[
+            Input(
+                LANDED,
+                spark_tables.files(work.lake, LANDED, work.spans),
+                dict.fromkeys((*_SAME, *_CONTENT), ()),
+                lambda rows: rows,
+            )
+        ],
+        schema=_TYPES,
+        order=None,
+        fold=partial(_fold, options=options),
+        tables=(LOG,),
+        windows=steps.windows(work.spans),
+    )
+    yield from steps.files(steps.run(work, [stage], VERSION), (LOG,))
 
 
-JOB = Job("silver.cardinal", ("silver.cardinal",), log, VERSION, "cardinal", reads=("bronze.messages",))
+JOB = Job(LOG, (LOG,), log, VERSION, "cardinal", reads=(LANDED,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pyarrow as pa
 
@@ -35,6 +36,7 @@ def given(table: Table) -> pa.Schema:
     return pa.schema([pa.field(one.name, parse(one.type)) for one in table.declared])
 
 
+@cache
 def parse(text: str) -> pa.DataType:
     """The Arrow type of a Spark SQL type such as `ARRAY<STRUCT<n: DECIMAL(20,0)>>`. Raises ValueError."""
     tokens = iter([*_TOKEN.findall(text), ""])

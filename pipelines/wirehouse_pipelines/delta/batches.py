@@ -57,12 +57,20 @@ def whole_keys(batches: Iterable[pa.RecordBatch], names: Sequence[str], least: i
         last = int(begins_of(batch, names)[-1])
         if rows + last >= least and (last or not waiting or _place(waiting[-1], names, -1) != _place(batch, names, 0)):
             if rows + last:
-                yield pa.concat_batches([*waiting, batch.slice(0, last)])
-            waiting, rows, batch = [], 0, batch.slice(last)
+                waiting.append(batch.slice(0, last))
+                yield _joined(waiting)
+            rows, batch = 0, batch.slice(last)
         waiting.append(batch)
         rows += batch.num_rows
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _joined(waiting)
+
+
+def _joined(waiting: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The batches as one. The list is empty then, so that large ones aren't in memory twice."""
+    joined = pa.concat_batches(waiting)
+    waiting.clear()
+    return joined
 
 
 def _place(batch: pa.RecordBatch, names: Sequence[str], row: int) -> list[Any]:

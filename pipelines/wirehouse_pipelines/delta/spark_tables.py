@@ -1,7 +1,7 @@
 """The lake's Delta tables in Spark: created from their definitions, read and replaced by source and window.
 
-Spark, or tasks with `table_writer`, write files to their final place; `replace` then commits them without a JVM. What
-no commit names isn't part of the table, so a killed job leaves unused files and never partial rows.
+Tasks write files to their final place with `table_writer`; `replace` then commits them without a JVM. What no commit
+names isn't part of the table, so a killed job leaves unused files and never partial rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,13 +17,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from wirehouse_pipelines.delta import arrow_types, delta_tables
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import Held
-from wirehouse_pipelines.tables import SPARK, Table, all_tables
+from wirehouse_pipelines.tables import Table, all_tables
 
 
 class SourceWindows(Protocol):
@@ -148,25 +146,17 @@ def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str |
     return [File(f"{folder}/{unquote(path)}", *told[path]) for path in _files(known, spans, row_kind)]
 
 
-class Files(NamedTuple):
-    """Descriptions of files that `table_writer` has written, and further rows that Spark has yet to write."""
-
-    written: Sequence[Mapping[str, Any]]
-    rows: DataFrame | None
+#: Descriptions of files that `table_writer` has written.
+Files = Sequence[Mapping[str, Any]]
 
 
 def replace(
-    lake: Lake,
-    name: str,
-    rows: DataFrame | Files | pa.Table,
-    spans: Sequence[SourceWindows],
-    held: Held = lambda: None,
+    lake: Lake, name: str, rows: Files | pa.Table, spans: Sequence[SourceWindows], held: Held = lambda: None
 ) -> None:
     """Replace all rows of `spans` in table `name` by `rows`, in one commit.
 
-    Small results are a pa.Table and need no Spark. Rows of a DataFrame are written to files by Spark. The commit itself
-    needs no JVM: Delta's own replacement runs several Spark jobs even for a few rows. `held` checks the writer's lock
-    before each attempt to commit.
+    Small results are a pa.Table, others are in files already. The commit needs no JVM: Delta's own replacement runs
+    several Spark jobs even for a few rows. `held` checks the writer's lock before each attempt to commit.
     """
     table, path = all_tables()[name], lake.table_path(name)
     known = _create(lake, table)
@@ -174,56 +164,16 @@ def replace(
         held()
         write_deltalake(known, rows, mode="overwrite", predicate=in_spans(spans))
         return
-    files = rows if isinstance(rows, Files) else Files((), rows)
-    written = [*files.written, *(() if files.rows is None else _written(table, path, files.rows, spans))]
-    delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans), held)
-
-
-def _written(table: Table, path: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> list[Mapping[str, Any]]:
-    """Have Spark write the rows of `frame` into files of the table; descriptions of the files."""
-    rows = _ordered(table, _within(table, _defined(table, frame), spans))
-    rows.write.mode("append").partitionBy(*table.partition_by).parquet(path)
-    # The session's commit protocol, TableFiles.java, lists the files and leaves the commit to the caller.
-    written = cast(Any, rows.sparkSession)._jvm.wirehouse.TableFiles.take(path)
-    return [json.loads(file) for file in written]
+    delta_tables.swap(path, [_added(table, file) for file in rows], partial(_files, spans=spans), held)
 
 
 def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
-    """The log entry that adds a file of TableFiles.java or `table_writer`, with the statistics the table wants."""
+    """The log entry that adds a file of `table_writer`, with the statistics the table wants."""
     stats = {"numRecords": file["stats"]["numRecords"]}
     for kind in ("minValues", "maxValues", "nullCount"):
         stats[kind] = {name: value for name, value in file["stats"][kind].items() if name in table.stats}
     partition = delta_tables.partition_of(file["path"])
     return AddAction(file["path"], file["size"], partition, file["modified"], True, json.dumps(stats))
-
-
-def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
-    """`rows`, with an error for a row outside of `spans`: the next run wouldn't replace it, so it would be duplicated.
-
-    The check is part of a column, not a filter: Spark may evaluate a filter on rows that another filter excludes.
-    """
-    refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
-    return rows.withColumn("window_start", F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused))
-
-
-def _defined(table: Table, frame: DataFrame) -> DataFrame:
-    """`frame` with the columns and types of the table's definition."""
-    found = {field.name: field.dataType.simpleString() for field in frame.schema}
-    defined = cast(StructType, StructType.fromDDL(table.ddl))
-    wanted = {field.name: field.dataType.simpleString() for field in defined}
-    columns = []
-    for column in table.columns:
-        if column.time_of:
-            columns.append(F.expr(SPARK.of_moment.format(column.time_of)).alias(column.name))
-            continue
-        same = found[column.name] == wanted[column.name]
-        value = F.col(column.name) if same else F.col(column.name).cast(column.type)
-        columns.append(value.alias(column.name))
-    return frame.select(*columns)
-
-
-def _ordered(table: Table, rows: DataFrame) -> DataFrame:
-    return rows.sortWithinPartitions(*table.partition_by, *table.order) if table.order else rows
 
 
 def delete(lake: Lake, name: str, condition: str) -> None:

@@ -1,9 +1,8 @@
 """Writes Arrow batches into Parquet files of tables, in their final place, for a later commit.
 
-`write` writes one file for one partition. TableFiles accepts rows of any partitions. Each returns a
-**description** per file, with the keys of TableFiles.java: `path` (relative to the table's folder), `size` in bytes,
-`modified` in milliseconds since 1970, and `stats`, Delta's statistics. `spark_tables.replace` commits files by their
-descriptions.
+`write` writes one file for one partition. TableFiles accepts rows of any partitions. Each returns a **description** per
+file: `path` (relative to the table's folder), `size` in bytes, `modified` in milliseconds since 1970, and `stats`,
+Delta's statistics. `spark_tables.replace` commits files by their descriptions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from wirehouse_pipelines.delta.batches import pieces_of
 from wirehouse_pipelines.storage.storage import Storage
 from wirehouse_pipelines.tables import Table
 
-#: The same as in files that Spark writes.
 _COMPRESSION: Final = "zstd"
 #: A binary column is compressed if a sample of 16 pieces of 4096 bytes shrinks below 95 % of its size.
 _PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
@@ -38,6 +36,8 @@ _PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
 GROUP_BYTES: Final = 64 << 20
 #: Limit for rows of all partitions that wait to be written; nulls don't count.
 WAITING_BYTES: Final = 128 << 20
+#: Longer texts are no bounds of a column: every reader of the table's log would read them.
+LONGEST_BOUND: Final = 128
 #: Limit for files that are open at once.
 OPEN_FILES: Final = 32
 
@@ -291,20 +291,27 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
-    """Delta's statistics from a file's footer. A column has bounds only if every row group with values has them."""
+    """Delta's statistics from a file's footer.
+
+    A column has bounds only if every row group with values has them, and none is a long text.
+    """
     found: defaultdict[str, list[pq.Statistics]] = defaultdict(list)
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
             if column.statistics is not None:
                 found[column.path_in_schema].append(column.statistics)
     there = {name: [one for one in groups if one.num_values] for name, groups in found.items()}
-    bound = {name: groups for name, groups in there.items() if groups and all(one.has_min_max for one in groups)}
+    bound = {name: groups for name, groups in there.items() if groups and all(map(_is_bound, groups))}
     return {
         "numRecords": footer.num_rows,
         "minValues": {name: _as_json(min(one.min for one in groups)) for name, groups in bound.items()},
         "maxValues": {name: _as_json(max(one.max for one in groups)) for name, groups in bound.items()},
         "nullCount": {name: sum(one.null_count for one in groups) for name, groups in found.items()},
     }
+
+
+def _is_bound(one: pq.Statistics) -> bool:
+    return one.has_min_max and not (isinstance(one.max, str) and max(len(one.min), len(one.max)) > LONGEST_BOUND)
 
 
 def _as_json(bound: Any) -> Any:

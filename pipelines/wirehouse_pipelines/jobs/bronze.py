@@ -18,20 +18,21 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.rules import RULES
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.core.rules import by_name
+from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
 from wirehouse_pipelines.jobs import segments
-from wirehouse_pipelines.jobs.job import Job, Work
+from wirehouse_pipelines.jobs.job import Job, Span, Work
 from wirehouse_pipelines.lake.lake import MESSAGE_KINDS, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.lake.protocols import FILE_KINDS
 from wirehouse_pipelines.landing import object_reader
 from wirehouse_pipelines.landing.manifests import FORGOTTEN, Manifest, WindowObjects
 from wirehouse_pipelines.landing.object_reader import DamagedObjectError
+from wirehouse_pipelines.stages import Input, Stage, Where
 from wirehouse_pipelines.storage.storage import Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 
@@ -238,11 +239,10 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
     """The `build` of a job: rows that `columns` makes of landed records, and unchanged rows of expired captures."""
 
     def build(work: Work) -> Iterator[tuple[str, spark_tables.Files]]:
-        kept = _kept(work, table, kinds)
+        files = [*_kept(work, table, kinds)]
         context = work.spark.sparkContext
         parts = shares(_pieces(work, kinds), context.defaultParallelism)
         write = partial(write_share, lake=work.lake, table=table, columns=columns)
-        files: list[dict[str, Any]] = []
         records: Counter[str] = Counter()
         for written in context.parallelize(parts, len(parts)).map(write).collect() if parts else ():
             if not isinstance(written, Written):
@@ -254,23 +254,45 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
             if found != window.records:
                 reason = f"of {window.records:,} records there are only {found:,}"
                 raise DamagedObjectError(name=" and ".join(window.objects), reason=reason)
-        yield table, spark_tables.Files(files, kept)
+        yield table, files
 
     return build
 
 
-def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
-    """The table's rows of captures whose landed records have expired, if any. Raises LandingGoneError."""
+def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> spark_tables.Files:
+    """Files with the table's rows of captures whose landed records have expired. Raises LandingGoneError."""
     gone = _released(work, kinds)
-    if not gone:
-        return None
-    held = spark_tables.rows_by_window(work.lake, table)
+    held = spark_tables.rows_by_window(work.lake, table) if gone else {}
     for (source, window), captures in gone.items():
         if not held.get((source, window)):
             raise LandingGoneError(table=table, window=window, source=source, count=len(captures))
-    named = sorted({(source, bytes.fromhex(capture)) for (source, _), captures in gone.items() for capture in captures})
-    those = work.spark.createDataFrame(named, "source STRING, capture_id BINARY")
-    return work.read(table).join(F.broadcast(those), ["source", "capture_id"], "left_semi")
+    schema = arrow_types.given(all_tables()[table])
+    stage = Stage(
+        inputs=[
+            Input(
+                table,
+                spark_tables.files(work.lake, table, [Span(source, (window,))]),
+                dict.fromkeys(schema.names, ()),
+                prepare=lambda rows: rows,
+                where=Where({"capture_id": ()}, partial(_is_of, captures=[*map(bytes.fromhex, captures)])),
+            )
+            for (source, window), captures in gone.items()
+        ],
+        schema=schema,
+        order=None,
+        fold=partial(_same, table=table),
+        tables=(table,),
+        windows=frozenset(gone),
+    )
+    return stages.run(work.spark, work.lake, stage)[table] if gone else []
+
+
+def _is_of(rows: pa.RecordBatch, captures: Sequence[bytes]) -> pa.Array:
+    return pc.is_in(rows.column("capture_id"), pa.array(captures, pa.binary()))
+
+
+def _same(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return ((table, rows) for rows in batches)
 
 
 def _of_kinds(

@@ -38,7 +38,7 @@ from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
 #: The version of the code that all protocols over TCP share. A new version makes every window of each stale.
-VERSION = "9"
+VERSION = "10"
 #: A SQL condition: the rows of a log that are state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")

@@ -32,7 +32,7 @@ def run(work: Work, declared: Iterable[Stage], version: str) -> Written:
 def files(written: Written, tables: Sequence[str]) -> Iterator[tuple[str, Files]]:
     """What a job yields: each of its tables with the files that its stages wrote."""
     for table in tables:
-        yield table, Files(written[table], None)
+        yield table, written[table]
 
 
 def passed(work: Work, table: str, written: Sequence[Mapping[str, Any]]) -> list[File]:

@@ -18,8 +18,6 @@ OURS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    # Tasks write files of tables to their final place; `spark_tables.replace` commits them.
-    "spark.sql.sources.commitProtocolClass": "wirehouse.TableFiles",
     # Delta's own log store for S3 loses commits if two drivers write one table.
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
 }

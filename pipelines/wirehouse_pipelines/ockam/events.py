@@ -38,12 +38,12 @@ MESSAGE_COLUMNS: Final[table_reader.Columns] = {
     **dict.fromkeys(("source", "window_start", *_PLACE, "stream_address", "requester", "consumer", "missed"), ()),
     "message": ("kind", "ignored", "stream_name", "partition", "partitions", "client_id", "index", "status")
     + ("return_route", "messages"),
-    "answers": ("requested_at_ns", "request_capture_id", "index", "anonymous", "unsure"),
+    "answers": ("requested_at_ns", "request_capture_id", "index", "anonymous", "unsure", "late"),
 }
 #: Columns of the log's sessions with pushes that have no answer.
 SESSION_COLUMNS: Final[table_reader.Columns] = {
     **dict.fromkeys(("source", "window_start", "connection_id"), ()),
-    "session": ("open_pushes",),
+    "session": ("open_pushes", "about"),
 }
 _OPEN_PUSHES: Final = SESSION_TYPE.field("open_pushes").type
 _TYPES: Final = {
@@ -52,7 +52,7 @@ _TYPES: Final = {
     ),
     **dict.fromkeys(("connection_id", "capture_id", "requested_in"), pa.binary()),
     **dict.fromkeys(("partition", "index", "requested"), UINT),
-    **dict.fromkeys(("anonymous", "lacks"), pa.bool_()),
+    **dict.fromkeys(("anonymous", "later", "lacks", "early"), pa.bool_()),
     "indexes": pa.list_(UINT),
     "open_pushes": _OPEN_PUSHES,
 }
@@ -96,15 +96,28 @@ def of_messages(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
 
 
 def of_sessions(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
-    """Prepare sessions: how those stand that have pushes without an answer, for the streams of these."""
+    """Prepare sessions: how those stand that have pushes without an answer, or speak no more, for their streams."""
     stood = known.connections.at(place_of(rows))
     rows = known.members.once(rows)
-    opened = of(rows, "session", "open_pushes")[0]
-    pushed = rows.select(["source", "window_start", "connection_id"]).take(pc.list_parent_indices(opened))
-    keys = address_keys(pc.struct_field(opened.flatten(), "stream_address"))
+    opened, about = of(rows, "session", "open_pushes", "about")
+    spoken = [
+        rows.select(["source", "window_start", "connection_id"])
+        .take(pc.list_parent_indices(listed))
+        .append_column("key", keys)
+        for listed, keys in ((opened, _stream_keys(opened.flatten())), (about, _about_keys(about.flatten())))
+    ]
     return pa.concat_batches(
-        [pa.RecordBatch.from_pylist([], schema=EVENTS), *_standing(pushed.append_column("key", keys), stood)]
+        [pa.RecordBatch.from_pylist([], schema=EVENTS), *_standing(pa.concat_batches(spoken), stood)]
     )
+
+
+def _stream_keys(listed: pa.StructArray) -> pa.Array:
+    return address_keys(pc.struct_field(listed, "stream_address"))
+
+
+def _about_keys(about: pa.StructArray) -> pa.Array:
+    names = name_keys(*(pc.struct_field(about, name) for name in ("stream_name", "partition")))
+    return pc.coalesce(_stream_keys(about), names)
 
 
 # What messages say
@@ -122,7 +135,7 @@ def _said(rows: pa.RecordBatch, stood: Standing, known: Known) -> Iterator[pa.Re
     under_name = name_keys(name, partition)
     address = _addresses(rows, under_name, pc.and_(heard, is_index), names)
     under_address = address_keys(address)
-    columns = _columns(rows, host) | {"unplaced": address.is_null()}
+    columns = _columns(rows, host) | {"unplaced": address.is_null(), "later": _later(address, under_name, names)}
     if (lacking := known.lacking.get((service, window))) is not None:
         columns["lacks"] = _lacks(rows, host, lacking)
     base = with_all(pa.RecordBatch.from_pydict(columns), EVENTS)
@@ -156,7 +169,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
     """Columns that the events of a message have in common. An event reads those that it has."""
     message = dict(zip(names := ("stream_name", "partition", "index"), of(rows, "message", *names), strict=True))
     client_id, route, pulled = of(rows, "message", "client_id", "return_route", "messages")
-    unsure = of(rows, "answers", "unsure")[0]
+    unsure, late = of(rows, "answers", "unsure", "late")
     # Of an unsure answer it isn't known which request it answers.
     answered = {
         known: pc.if_else(pc.invert(unsure), of(rows, "answers", name)[0], None)
@@ -165,6 +178,8 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
             *(("request_capture_id", "requested_in"), ("index", "requested")),
         )
     }
+    # When it was sent isn't known either of a request that came late.
+    answered["requested_at_ns"] = pc.if_else(pc.fill_null(late, False), None, answered["requested_at_ns"])
     requester = pc.if_else(pc.equal(rows.column("requester"), ""), None, rows.column("requester"))
     return {
         **{
@@ -173,6 +188,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
         },
         **message,
         **answered,
+        "early": pc.and_(rows.column("answers").is_null(), pc.equal(rows.column("missed"), 0)),
         "turn": pc.equal(rows.column("direction"), Direction.CLIENT),
         "client_id": pc.coalesce(rows.column("consumer"), client_id),
         "asker": pc.binary_join_element_wise(pc.fill_null(host, ""), requester, " "),
@@ -201,6 +217,13 @@ def _addresses(rows: pa.RecordBatch, under_name: pa.Array, is_index: pa.Array, n
     guessed = np.full(len(address), None)
     guessed[np.asarray(at)] = [names.address_at(key, at_ns) for key, at_ns in open_]
     return pc.coalesce(address, pa.array(guessed, pa.string()))
+
+
+def _later(address: pa.Array, under_name: pa.Array, names: Names) -> pa.Array:
+    """Whether the name of each message had another address before its stream's."""
+    first = pa.array(names.first.values(), pa.string())
+    first = first.take(pc.index_in(under_name, pa.array(names.first, pa.string())))
+    return pc.fill_null(pc.not_equal(address, first), False)
 
 
 def _lacks(rows: pa.RecordBatch, host: pa.Array, lacking: pa.Table) -> pa.Array:

@@ -235,6 +235,8 @@ class Names:
 
     #: By key of a name: the last of its addresses before the run, and when it was given which others, in that order.
     given: dict[str, tuple[str | None, list[tuple[int, str]]]] = field(default_factory=dict)
+    #: By key of a name with several addresses: the first of them.
+    first: dict[str, str] = field(default_factory=dict)
     #: By address: the keys of its names, of those that have several addresses.
     sharing: dict[str, list[str]] = field(default_factory=dict)
 
@@ -340,6 +342,8 @@ def known(work: Work, version: str) -> Known:
         new = [(one["at_ns"], one["stream_address"]) for one in given if one["stream_address"] not in former]
         of_service.given[key] = former[-1] if former else None, new
         addresses = dict.fromkeys([*former, *(one["stream_address"] for one in given)])
+        if len(addresses) > 1:
+            of_service.first[key] = next(iter(addresses))
         for address in addresses if len(addresses) > 1 else ():
             of_service.sharing.setdefault(address, []).append(key)
     by_place: defaultdict[Place, list[dict[str, Any]]] = defaultdict(list)

@@ -30,6 +30,8 @@ of them, and the size of a key is not.
 **Equal rows.** The fold sees the rows of each key in one order, whatever the shares, runs, pieces and buckets. Nulls
 come first: carried state has no arrival, and so it is the first that a fold sees of its key.
 
+**Without an order.** If each row is decoded by itself, nothing is exchanged: map tasks read, fold and write.
+
 **Small inputs.** If everything fits into one bucket, one task does all steps with the same functions, without exchange.
 
 **Files and attempts.** A task writes files to their final place, under unique names, and returns the names. A file that

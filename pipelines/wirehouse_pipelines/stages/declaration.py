@@ -49,12 +49,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rows of `inputs`, brought into `order`, folded into rows of `tables`."""
+    """Rows of `inputs`, brought into `order` if there is one, folded into rows of `tables`."""
 
     inputs: Sequence[Input]
     #: Columns of the rows between `prepare` and `fold`. A column that `prepare` doesn't return is null.
     schema: pa.Schema
-    order: Order
+    #: None if each row is folded by itself: map tasks fold and write, and nothing is exchanged.
+    order: Order | None
     fold: Fold
     tables: Sequence[str]
     #: The sources and windows of rows that the fold may return; any other is an error.

@@ -1,4 +1,4 @@
-"""Runs a stage: in one task, or in Spark's map and fold tasks with a shuffle between them.
+"""Runs a stage: in one task, in map tasks alone, or in Spark's map and fold tasks with a shuffle between them.
 
 The result is a description of each file that was written (see `table_writer`), for the driver to commit.
 """
@@ -9,6 +9,7 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from wirehouse_pipelines.delta import table_reader
 from wirehouse_pipelines.delta.table_writer import TableFiles
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.stages import pieces
-from wirehouse_pipelines.stages.declaration import Stage
+from wirehouse_pipelines.stages.declaration import Order, Stage
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
 
@@ -52,46 +53,71 @@ def run(spark: SparkSession, lake: Lake, stage: Stage) -> Written:
     size = sum(file.size_bytes for each in stage.inputs for file in each.files)
     if size <= ALONE_BYTES:
         alone = partial(_answered, lake=lake, stage=stage)
-        return _together(stage, spark.sparkContext.parallelize([0], 1).map(lambda _: alone()).collect())
+        return _together(stage, spark.sparkContext.parallelize([_everything(stage)], 1).map(alone).collect())
+    answers = (
+        _apart(spark, lake, stage, size) if stage.order is None else _exchanged(spark, lake, stage, stage.order, size)
+    )
+    beside = _guarded(lambda: _write(lake, stage, stage.beside))
+    return _together(stage, [beside, *answers])
+
+
+def _apart(spark: SparkSession, lake: Lake, stage: Stage, size: int) -> list[bytes]:
+    """Map tasks read, fold and write."""
+    context = spark.sparkContext
+    shares = list(_shares(stage, min(max(SHARE_BYTES, -(-size // context.defaultParallelism)), BUCKET_BYTES)))
+    fold = partial(_answered, lake=lake, stage=replace(stage, beside=()))
+    return context.parallelize(shares, len(shares)).map(fold).collect()
+
+
+def _exchanged(spark: SparkSession, lake: Lake, stage: Stage, order: Order, size: int) -> list[bytes]:
+    """Map tasks pack rows into pieces, and fold tasks get the pieces of their buckets."""
     buckets = max(spark.sparkContext.defaultParallelism, -(-size // BUCKET_BYTES))
     run_bytes = min(max(pieces.RUN_BYTES, size // _RUNS), _MOST_RUN_BYTES)
-    shares = [(number, json.dumps(share)) for number, share in enumerate(_shares(stage))]
-    schema = from_arrow_schema(pieces.piece_schema(stage.schema, stage.order))
+    shares = [(number, json.dumps(share)) for number, share in enumerate(_shares(stage, SHARE_BYTES))]
+    schema = from_arrow_schema(pieces.piece_schema(stage.schema, order))
     packed = (
         spark.createDataFrame(shares, "share INT, files STRING")
         .repartitionById(len(shares), F.col("share"))
-        .mapInArrow(partial(_map, lake=lake, stage=stage, buckets=buckets, run_bytes=run_bytes), schema)
+        .mapInArrow(partial(_map, lake=lake, stage=stage, order=order, buckets=buckets, run_bytes=run_bytes), schema)
     )
     bucket = packed.repartitionById(buckets, F.col(pieces.BUCKET))
-    ordered = bucket.sortWithinPartitions(pieces.BUCKET, *stage.order.names)
+    ordered = bucket.sortWithinPartitions(pieces.BUCKET, *order.names)
     # This runs the job: the fold's tasks write the files and return their descriptions.
-    answers = ordered.mapInArrow(partial(_reduce, lake=lake, stage=stage), f"{_MADE} BINARY").collect()
-    beside = _guarded(lambda: _write(lake, stage, stage.beside))
-    return _together(stage, [beside, *(bytes(row[_MADE]) for row in answers)])
+    answers = ordered.mapInArrow(partial(_reduce, lake=lake, stage=stage, order=order), f"{_MADE} BINARY").collect()
+    return [bytes(row[_MADE]) for row in answers]
 
 
 def run_here(lake: Lake, stage: Stage) -> Written:
     """Write the rows of `stage` into files of its tables, in this process, without Spark."""
-    files: _Share = [(number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
-    made = folded(stage, _read(lake, stage, files))
+    return _fold_share(_everything(stage), lake, stage)
+
+
+def _everything(stage: Stage) -> _Share:
+    return [(number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
+
+
+def _fold_share(share: _Share, lake: Lake, stage: Stage) -> Written:
+    made = folded(stage, _read(lake, stage, share))
     return _write(lake, stage, (rows for part in (stage.beside, made) for rows in part))
 
 
 def folded(stage: Stage, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Sort prepared rows and fold them, in this process."""
+    """Sort prepared rows if the stage has an order, and fold them, in this process."""
+    if stage.order is None:
+        return stage.fold(rows)
     packed = pieces.in_order(pieces.pack(rows, stage.schema, stage.order, 1), stage.order)
     return stage.fold(pieces.merge(packed, stage.schema, stage.order))
 
 
-def _shares(stage: Stage) -> Iterator[_Share]:
-    """Divide the input's files into shares of about SHARE_BYTES, or one larger file. Large files come first."""
+def _shares(stage: Stage, most: int) -> Iterator[_Share]:
+    """Divide the input's files into shares of at most `most` bytes, or one larger file. Large files come first."""
     files = [(file.size_bytes, number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
     share: _Share = []
-    left = SHARE_BYTES
+    left = most
     for size, number, name in sorted(files, reverse=True):
         if share and size > left:
             yield share
-            share, left = [], SHARE_BYTES
+            share, left = [], most
         share.append((number, name))
         left -= size
     if share:
@@ -110,17 +136,17 @@ def _read(lake: Lake, stage: Stage, share: Iterable[tuple[int, str]]) -> Iterato
 
 
 def _map(
-    batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage, buckets: int, run_bytes: int
+    batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage, order: Order, buckets: int, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """A map task: read shares of files and pack the rows into pieces."""
     shares = (json.loads(share) for batch in batches for share in batch.column("files").to_pylist())
     rows = (rows for share in shares for rows in _read(lake, stage, share))
-    yield from pieces.pack(rows, stage.schema, stage.order, buckets, run_bytes)
+    yield from pieces.pack(rows, stage.schema, order, buckets, run_bytes)
 
 
-def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage) -> Iterator[pa.RecordBatch]:
+def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage, order: Order) -> Iterator[pa.RecordBatch]:
     """A fold task: merge the pieces of a bucket, fold the rows and write the result; one row with the answer."""
-    made = stage.fold(pieces.merge(batches, stage.schema, stage.order))
+    made = stage.fold(pieces.merge(batches, stage.schema, order))
     answer = _guarded(lambda: _write(lake, stage, made))
     yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], [_MADE])
 
@@ -157,8 +183,8 @@ def _check(table: str, rows: pa.RecordBatch, stage: Stage) -> None:
         raise OtherWindowError(table=table)
 
 
-def _answered(lake: Lake, stage: Stage) -> bytes:
-    return _guarded(lambda: run_here(lake, stage))
+def _answered(share: _Share, lake: Lake, stage: Stage) -> bytes:
+    return _guarded(lambda: _fold_share(share, lake, stage))
 
 
 def _guarded(write: Any) -> bytes:

@@ -274,6 +274,18 @@ def test_avro_captures_are_told_by_their_content(tmp_path: Path) -> None:
     assert (row["kind"], row["offset"], row["key"]) == ("batch_msg", 1, "6b")
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_long_first_line_is_told_by_the_names_at_its_end(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "long.jsonl"
+    message = {"key_b64": "", "value_b64": ""}
+    first = json.dumps({"note": "x" * (2 << 20)} | message)
+    path.write_text(f"{mark}{first}\n{json.dumps(message)}\n")
+    assert [row["protocol"] for row in as_json(path) if row["type"] == "quarantine"] == ["cardinal"]
+    entry = json.dumps({"note": "x" * (2 << 20), "entry_hex": "00"})
+    path.write_text(f"{mark}{entry}\n" * 2)
+    assert {row["protocol"] for row in as_json(path) if "protocol" in row} <= {"bamboo"}
+
+
 def test_the_table_shows_the_rows_and_counts_them() -> None:
     text = as_text(VECTORS / "h_malformed" / "19_short_keys" / "messages.jsonl")
     assert "47 messages, 3 quarantined, 0 skipped, 3 findings" in text

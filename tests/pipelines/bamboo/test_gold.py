@@ -47,22 +47,25 @@ def log() -> dict[str, list[Row]]:
 
 def _judged(fault: str) -> list[Row]:
     rows = judge(SimulatorConfig(seed=2, connections=2, logs=2, entries=12, ways=3, forks=1, fault=fault)).rows
-    arrivals = sorted({row["arrived_at_ns"] for listed in rows.values() for row in listed})
-    # Evenly over four hours.
+    return over_hours(fault, [row for kind in (ENTRY, MESSAGE, CONNECTION, SESSION, PROPOSAL) for row in rows[kind]])
+
+
+def over_hours(source: str, rows: Sequence[Row]) -> list[Row]:
+    """Rows of the log as those of a source, evenly over four hours."""
+    arrivals = sorted({row["arrived_at_ns"] for row in rows})
     later = {at_ns: arrivals[0] + number * 4 * HOUR_NS // len(arrivals) for number, at_ns in enumerate(arrivals)}
     found = []
-    for kind in (ENTRY, MESSAGE, CONNECTION, SESSION, PROPOSAL):
-        for row in rows[kind]:
-            at_ns = later[row["arrived_at_ns"]]
-            found.append({**row, "source": fault, "arrived_at_ns": at_ns, "window_start": _window(at_ns)})
+    for row in rows:
+        at_ns = later[row["arrived_at_ns"]]
+        found.append({**row, "source": source, "arrived_at_ns": at_ns, "window_start": window_of(at_ns)})
     return found
 
 
-def _window(at_ns: int) -> str:
+def window_of(at_ns: int) -> str:
     return datetime.fromtimestamp(at_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H")
 
 
-def _written(folder: Path, log: dict[str, list[Row]]) -> tuple[Lake, tuple[str, ...]]:
+def written_log(folder: Path, log: dict[str, list[Row]]) -> tuple[Lake, tuple[str, ...]]:
     """A lake with the log, and its windows."""
     rows = [row for listed in log.values() for row in listed]
     windows = tuple(sorted({row["window_start"] for row in rows}))
@@ -73,7 +76,7 @@ def _written(folder: Path, log: dict[str, list[Row]]) -> tuple[Lake, tuple[str, 
     return lake, windows
 
 
-def _run(lake: Lake, windows: Sequence[str], step: int) -> None:
+def run_gold(lake: Lake, windows: Sequence[str], step: int) -> None:
     names = [source.name for source in lake.sources]
     before: str | None = None
     for at in range(0, len(windows), step):
@@ -90,8 +93,8 @@ def _run(lake: Lake, windows: Sequence[str], step: int) -> None:
 def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str, list[Row]]) -> None:
     lakes = []
     for step in (1, 2, 100):
-        lake, windows = _written(tmp_path / str(step), log)
-        _run(lake, windows, step)
+        lake, windows = written_log(tmp_path / str(step), log)
+        run_gold(lake, windows, step)
         lakes.append(lake)
     assert len(windows) > 3
     for lake in lakes[1:]:
@@ -104,8 +107,8 @@ def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str,
 def test_sessions_have_the_endpoints_of_their_connection_and_proposals_both_sides_counts(
     tmp_path: Path, log: dict[str, list[Row]]
 ) -> None:
-    lake, windows = _written(tmp_path, log)
-    _run(lake, windows, 100)
+    lake, windows = written_log(tmp_path, log)
+    run_gold(lake, windows, 100)
     ports = "SELECT source, connection_id, client_port FROM gold.bamboo_sessions_history"
     wanted = {
         (row["source"], row["connection_id"]): row["connection"]["client_port"]
@@ -188,7 +191,7 @@ def test_a_greedy_sender_apologises_at_once_for_what_is_wrong_and_for_nothing_el
     assert folded(piece(10), verdict(10, UNKNOWN), follows(10, "raw"))[0] == []
 
 
-def test_what_follows_the_last_piece_of_an_earlier_window() -> None:
+def test_what_follows_the_last_piece_of_an_earlierwindow_of() -> None:
     assert folded(carried(10, BAD, "w0"), follows(10, "raw")) == ([("invalid_data_not_apologised", 15, BAD)], [])
     assert folded(carried(10, None, "w0"), follows(10, "apology"))[0] == [("apology_for_valid_data", 15, RIGHT)]
     assert folded(carried(10, UNKNOWN, "w0"), follows(10, "apology"), follows(10, "raw"))[0] == []
@@ -196,7 +199,7 @@ def test_what_follows_the_last_piece_of_an_earlier_window() -> None:
     assert folded(carried(4, BAD, "w00"), carried(10, None, "w01"), follows(4, "raw"))[0] == []
 
 
-def test_the_state_has_the_last_piece_of_each_side_and_window() -> None:
+def test_the_state_has_the_last_piece_of_each_side_andwindow_of() -> None:
     rows = [piece(10), piece(20), piece(30, proposal_number=1), piece(40, window_start="w2"), verdict(40, BAD)]
     assert folded(*rows) == ([], [("w1", 20, None), ("w1", 30, None), ("w2", 40, BAD)])
     other = piece(15, direction="server", unsure=True)

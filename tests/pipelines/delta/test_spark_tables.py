@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -16,12 +15,12 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import parquet
 
-from wirehouse_pipelines.delta import arrow_types, delta_tables, spark_tables
+from wirehouse_pipelines.delta import arrow_types, delta_tables, spark_tables, table_writer
 from wirehouse_pipelines.jobs.job import Span
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
-from wirehouse_pipelines.storage.storage import Held
+from wirehouse_pipelines.storage.storage import Held, open_storage
 from wirehouse_pipelines.tables import all_tables
 
 NAME = "gold.ockam_streams_history"
@@ -36,16 +35,17 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), Windows("day", FIRST))
 
 
-def put(spark: Any, lake: Lake, rows: Sequence[Row], *spans: Span) -> None:
-    """Rows in place of `spans`; what they don't say is null. The number has fewer bits than in the table."""
-    if spark is None:
-        listed = [{"source": source, "window_start": window, "confirmed": n} for source, window, n in rows]
-        spark_tables.replace(lake, NAME, pa.Table.from_pylist(listed, schema=arrow_types.schema(TABLE)), spans)
-        return
-    frame = spark.createDataFrame(rows, "source STRING, window_start STRING, confirmed INT")
-    others = (column for column in TABLE.columns if column.name not in frame.columns)
-    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
-    spark_tables.replace(lake, NAME, frame, spans)
+def put(lake: Lake, rows: Sequence[Row], *spans: Span, by_files: bool = False) -> None:
+    """Rows in place of `spans`; what they don't say is null."""
+    listed = [{"source": source, "window_start": window, "confirmed": n} for source, window, n in rows]
+    made = pa.Table.from_pylist(listed, schema=arrow_types.schema(TABLE))
+    spark_tables.replace(lake, NAME, files_of(lake, NAME, made) if by_files else made, spans)
+
+
+def files_of(lake: Lake, name: str, rows: pa.Table) -> list[dict[str, Any]]:
+    """Write `rows` into files of a table; their descriptions."""
+    with table_writer.TableFiles(open_storage(lake.root), lake.table_folder(name), all_tables()[name]) as files:
+        return [*(file for batch in rows.to_batches() for file in files.add(batch)), *files.finish()]
 
 
 def held(lake: Lake) -> list[Row]:
@@ -61,19 +61,19 @@ def test_who_lost_the_lock_replaces_nothing(lake: Lake) -> None:
     def lost() -> None:
         raise Lost
 
-    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
-    for rows in (pa.Table.from_pylist([], schema=arrow_types.schema(TABLE)), spark_tables.Files((), None)):
+    put(lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    for rows in (pa.Table.from_pylist([], schema=arrow_types.schema(TABLE)), ()):
         with pytest.raises(Lost):
             spark_tables.replace(lake, NAME, rows, [Span("a", (FIRST,))], lost)
     assert held(lake) == [("a", FIRST, 1)]
 
 
-def check_written(spark: Any, lake: Lake) -> None:
-    """Begun, added to, and replaced: in each commit the rows of its spans alone."""
-    put(spark, lake, [("a", FIRST, 1), ("b", FIRST, 2)], Span("a", (FIRST,)), Span("b", (FIRST,)))
-    put(spark, lake, [("a", SECOND, 3)], Span("a", (SECOND, THIRD)))
+@pytest.mark.parametrize("by_files", [False, True])
+def test_a_commit_has_the_rows_of_its_spans_alone(lake: Lake, by_files: bool) -> None:
+    put(lake, [("a", FIRST, 1), ("b", FIRST, 2)], Span("a", (FIRST,)), Span("b", (FIRST,)), by_files=by_files)
+    put(lake, [("a", SECOND, 3)], Span("a", (SECOND, THIRD)), by_files=by_files)
     assert held(lake) == [("a", FIRST, 1), ("a", SECOND, 3), ("b", FIRST, 2)]
-    put(spark, lake, [("a", THIRD, 4)], Span("a", (FIRST, SECOND, THIRD)))
+    put(lake, [("a", THIRD, 4)], Span("a", (FIRST, SECOND, THIRD)), by_files=by_files)
     assert held(lake) == [("a", THIRD, 4), ("b", FIRST, 2)]
     known = DeltaTable(lake.table_path(NAME))
     assert (known.metadata().name, known.metadata().description) == (NAME, TABLE.comment)
@@ -86,13 +86,9 @@ def check_written(spark: Any, lake: Lake) -> None:
     assert known.metadata().configuration == spark_tables._configuration(TABLE)
 
 
-def test_rows_without_spark(lake: Lake) -> None:
-    check_written(None, lake)
-
-
 @pytest.mark.spark
-def test_rows_by_spark(spark: Any, lake: Lake) -> None:
-    check_written(spark, lake)
+def test_spark_reads_the_rows_of_spans(spark: Any, lake: Lake) -> None:
+    put(lake, [("a", THIRD, 4), ("b", FIRST, 2)], Span("a", (THIRD,)), Span("b", (FIRST,)), by_files=True)
     read = spark_tables.read(spark, lake, NAME, [Span("a", (FIRST, THIRD))])
     assert read.columns == [column.name for column in TABLE.columns]
     assert read.select("source", "window_start", "confirmed").collect() == [("a", THIRD, 4)]
@@ -101,15 +97,13 @@ def test_rows_by_spark(spark: Any, lake: Lake) -> None:
     assert spark_tables.read(spark, lake, "gold.ockam_found", [Span("a", (FIRST,))]).collect() == []
 
 
-@pytest.mark.spark
-def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
-    """Where a table begins, where rows are added, and where some are replaced."""
-    for before in ([], [("a", FIRST, 1)], [("a", FIRST, 1), ("a", SECOND, 2)]):
-        if before:
-            put(spark, lake, before, Span("a", (FIRST, SECOND)))
-        with pytest.raises(Exception, match=re.compile("another window|replaceWhere|REPLACE_WHERE", re.IGNORECASE)):
-            put(spark, lake, [("a", SECOND, 3), ("a", THIRD, 4)], Span("a", (SECOND,)))
-        assert (held(lake) if before else []) == before
+def test_a_row_of_another_window_is_refused(lake: Lake) -> None:
+    """Where rows are added, and where some are replaced. Stages check it for rows in files."""
+    for before in ([("a", FIRST, 1)], [("a", FIRST, 1), ("a", SECOND, 2)]):
+        put(lake, before, Span("a", (FIRST, SECOND)))
+        with pytest.raises(Exception, match="failed validation check"):
+            put(lake, [("a", SECOND, 3), ("a", THIRD, 4)], Span("a", (SECOND,)))
+        assert held(lake) == before
 
 
 def swap_in(
@@ -136,8 +130,8 @@ def swap_in(
 
 
 def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> None:
-    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
-    asked = swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))))
+    put(lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    asked = swap_in(lake, 3, lambda: put(lake, [("a", FIRST, 2)], Span("a", (FIRST,))))
     assert held(lake) == [("a", FIRST, 3)]
     assert [len(files) for files in asked] == [1, 1]
     path = lake.table_path(NAME)
@@ -147,7 +141,7 @@ def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> Non
 
 
 def test_a_lock_that_is_lost_between_two_attempts_ends_them(lake: Lake) -> None:
-    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    put(lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
     answers = iter([None, Lost])
 
     def held_once() -> None:
@@ -155,14 +149,14 @@ def test_a_lock_that_is_lost_between_two_attempts_ends_them(lake: Lake) -> None:
             raise error
 
     with pytest.raises(Lost):
-        swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))), held_once)
+        swap_in(lake, 3, lambda: put(lake, [("a", FIRST, 2)], Span("a", (FIRST,))), held_once)
     assert held(lake) == [("a", FIRST, 2)]
 
 
 def test_a_commit_that_came_through_though_told_to_have_failed_is_not_made_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    put(lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
     commit = DeltaTable.create_write_transaction
 
     def unheard(self: DeltaTable, *args: Any, **more: Any) -> None:
@@ -174,17 +168,13 @@ def test_a_commit_that_came_through_though_told_to_have_failed_is_not_made_again
     assert held(lake) == [("a", FIRST, 3)]
 
 
-@pytest.mark.spark
-def test_files_are_committed_with_what_is_known_of_their_columns(spark: Any, lake: Lake) -> None:
+def test_files_are_committed_with_what_is_known_of_their_columns(lake: Lake) -> None:
     rows = [("a", FIRST, "stream", 5, None), ("a", FIRST, "x" * 500, 2**64 - 1, 7), ("a", SECOND, None, None, None)]
-    frame = spark.createDataFrame(
-        [(*row[:3], None if row[3] is None else Decimal(row[3]), row[4]) for row in rows],
-        "source STRING, window_start STRING, stream_address STRING, `index` DECIMAL(20,0), pushed_at_ns BIGINT",
-    )
+    names = ("source", "window_start", "stream_address", "index", "pushed_at_ns")
     name = "gold.ockam_stream_messages_history"
-    others = (column for column in all_tables()[name].columns if column.name not in frame.columns)
-    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
-    spark_tables.replace(lake, name, frame.coalesce(1), [Span("a", (FIRST, SECOND))])
+    listed = [dict(zip(names, row, strict=True)) for row in rows]
+    made = pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name]))
+    spark_tables.replace(lake, name, files_of(lake, name, made), [Span("a", (FIRST, SECOND))])
     known = pa.table(DeltaTable(lake.table_path(name)).get_add_actions(flatten=True)).to_pylist()
     told = {row["partition.window_start"]: row for row in known}
     assert {window: row["num_records"] for window, row in told.items()} == {FIRST: 2, SECOND: 1}

@@ -37,9 +37,7 @@ def test_rows_are_those_of_the_files_that_the_log_names(tmp_path: Path) -> None:
         said = row | {"entry": {"seq": Decimal(row["byte_start"])}}
         batch = pa.RecordBatch.from_pylist([said], schema=arrow_types.schema(TABLE))
         written.append(table_writer.write(storage, folder, TABLE, {n: row[n] for n in TABLE.partition_by}, [batch]))
-    spark_tables.replace(
-        lake, NAME, spark_tables.Files([file for file in written if file], None), [Span("a", DAYS), Span("b", DAYS)]
-    )
+    spark_tables.replace(lake, NAME, [file for file in written if file], [Span("a", DAYS), Span("b", DAYS)])
     files = spark_tables.files(lake, NAME, [Span("a", DAYS[:2]), Span("b", DAYS[2:])], "entry")
     assert [file.rows for file in files] == [1, 1, 1]
     assert [file.size_bytes for file in files] == [(tmp_path / file.name).stat().st_size for file in files]

@@ -47,7 +47,7 @@ def test_rows_of_several_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert stored == sorted(stored, key=lambda one: (one["author"], one["seq"]))
         assert file["stats"]["minValues"]["seq"] == min(int(one["seq"]) for one in stored)
         assert file["stats"]["maxValues"]["seq"] == max(int(one["seq"]) for one in stored)
-    spark_tables.replace(lake, NAME, spark_tables.Files(written, None), [Span("a", DAYS)])
+    spark_tables.replace(lake, NAME, written, [Span("a", DAYS)])
     found = sql.rows(lake, f"SELECT window_start, author, seq FROM {NAME}").to_pylist()
     counted = Counter((one["window_start"], one["author"], int(one["seq"])) for one in found)
     assert counted == Counter((one["window_start"], one["author"], int(one["seq"])) for one in ROWS)
@@ -74,7 +74,7 @@ def test_bytes_that_get_no_smaller_are_written_as_they_are(tmp_path: Path) -> No
     assert plain == {"entry_hash", "signature"}
     assert not any(columns[name].has_dictionary_page for name in plain)
     assert 64 * len(rows) < columns["entry_hash"].total_compressed_size < 70 * len(rows)
-    spark_tables.replace(lake, NAME, spark_tables.Files([file], None), [Span("a", DAYS[:1])])
+    spark_tables.replace(lake, NAME, [file], [Span("a", DAYS[:1])])
     found = sql.rows(lake, f"SELECT * FROM {NAME} ORDER BY seq")
     wanted = pa.Table.from_pylist(rows, schema=arrow_types.schema(TABLE))
     for name in ("entry_hash", "data", "signature", "seen_from", "author"):

@@ -16,7 +16,6 @@ from pyarrow import parquet
 
 from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
-from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.lake.lake import Lake
@@ -56,7 +55,7 @@ def write(lake: Lake, rows: Sequence[dict[str, Any]]) -> None:
             files.append(
                 table_writer.write(LocalStorage(lake.root), lake.table_folder(FROM), table, partition, [batch])
             )
-    spark_tables.replace(lake, FROM, Files([file for file in files if file], None), [SPAN])
+    spark_tables.replace(lake, FROM, [file for file in files if file], [SPAN])
 
 
 def segment(flow: bytes | None, at: int, payload: bytes = b"") -> dict[str, Any]:
@@ -103,7 +102,7 @@ ROWS = [
 
 def committed(lake: Lake, written: dict[str, list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
     """The rows of the table once `written` is committed."""
-    spark_tables.replace(lake, TO, Files(written[TO], None), [SPAN])
+    spark_tables.replace(lake, TO, written[TO], [SPAN])
     found = sql.rows(
         lake, "SELECT flow, arrived_at_ns, byte_start, window_start, row_kind, stream_id FROM silver.wallaroo"
     )
@@ -211,6 +210,24 @@ def test_a_next_stage_reads_what_one_passes_on_and_no_table_has_it(lake: Lake) -
     assert set(rest) < set(wanted())
 
 
+def each(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A row of each segment, whatever came before it."""
+    for rows in batches:
+        listed = [row | {"row_kind": "message", "byte_start": len(row["payload"])} for row in rows.to_pylist()]
+        yield TO, pa.RecordBatch.from_pylist(listed, schema=MADE)
+
+
+def of_each() -> list[tuple[Any, ...]]:
+    rows = [row for row in ROWS if row["flow"]]
+    wanted = ((row["flow"], row["arrived_at_ns"], len(row["payload"]), row["window_start"]) for row in rows)
+    return sorted(((*row, "message", None) for row in wanted), key=repr)
+
+
+def test_without_an_order_rows_come_as_they_are_read(lake: Lake) -> None:
+    write(lake, ROWS)
+    assert committed(lake, stages.run_here(lake, replace(stage(lake), order=None, fold=each))) == of_each()
+
+
 @pytest.mark.property
 def test_one_file_a_partition_stays_open(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two partitions in turn, in groups far smaller than files."""
@@ -238,9 +255,23 @@ def test_by_an_exchange_the_rows_are_those_of_one_task(spark: Any, lake: Lake, m
 
 
 @pytest.mark.spark
+def test_without_an_order_map_tasks_write(spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(lake, ROWS)
+    clock = pa.RecordBatch.from_pylist([{"source": "a", "window_start": DAYS[0], "row_kind": "state"}])
+    declared = replace(stage(lake), order=None, fold=each, beside=[(TO, clock)])
+    for name, value in (("ALONE_BYTES", 0), ("SHARE_BYTES", 8_000), ("BUCKET_BYTES", 20_000)):
+        monkeypatch.setattr(running, name, value)
+    written = stages.run(spark, lake, declared)
+    assert len({file["path"] for file in written[TO]}) > len(DAYS) + 1
+    of_clock = (None, None, None, DAYS[0], "state", None)
+    assert committed(lake, written) == sorted([*of_each(), of_clock], key=repr)
+
+
+@pytest.mark.spark
 def test_what_is_wrong_in_a_task_is_raised_as_it_is(spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     write(lake, ROWS)
-    for alone in (1 << 20, 0):
+    declared = replace(stage(lake), windows=frozenset({("a", DAYS[0])}))
+    for alone, wrong in ((1 << 20, declared), (0, declared), (0, replace(declared, order=None, fold=each))):
         monkeypatch.setattr(running, "ALONE_BYTES", alone)
         with pytest.raises(OtherWindowError):
-            stages.run(spark, lake, replace(stage(lake), windows=frozenset({("a", DAYS[0])})))
+            stages.run(spark, lake, wrong)

@@ -775,6 +775,8 @@ def piece_of(random: Random, connection: bytes) -> dict[str, Any]:
     """A row of a packet about a payload, of proposal 0 or of another one, which is about another log."""
     kind = random.choice([*SKIPS, "raw", "raw", "lz"])
     message: dict[str, Any] = {"kind": kind, "seq": random.choice([*range(1, 14), None])}
+    if kind == "skip_bytes":
+        message["count"] = random.choice([0, 1, 9])
     if kind not in SKIPS:
         rule = random.choice([None, "payload_hash_wrong"])
         payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
@@ -812,7 +814,8 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
         whole = {one["seq"] for one in own if one.get("payload") == {"packets": 1, "checked": True, "rule": None}}
         whole |= {entry["seq"] for entry, _ in known if not entry["payload_size"]}
         whole |= {entry["seq"] for entry, file in known if file and not entry["payload_rule"]}
-        skipped = [{one["seq"] for one in own if one["kind"] == kind} - whole for kind in SKIPS]
+        # A skip of 0 bytes skips nothing.
+        skipped = [{one["seq"] for one in own if one["kind"] == kind and one.get("count", 1)} - whole for kind in SKIPS]
         logs += [log | before | {"length": 1}, log | {"length": 9, "entries": 6, "valid": 2}]
         verified = {entry["seq"] for entry, _ in known if entry["verdict"] == "valid"}
         senders = {sender for entry, _ in known for sender in entry["seen_from"]}

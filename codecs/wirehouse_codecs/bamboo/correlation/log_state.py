@@ -261,10 +261,11 @@ class KnownLog:
             before = backlink if backlink in heads else lipmaalink
             if before in heads:
                 heads[before] = max(heads[before], heads[hashed])
-        if self._chain:
-            # The entries between the loaded ones exist, too.
-            last = max((heads[hashed] for hashed in self._chain if hashed in heads), default=(0, b""))
-            heads |= {hashed: max(heads[hashed], last) for hashed in self._chain if hashed in heads}
+        furthest = (0, b"")
+        for _, hashed, _, _ in listed:
+            # The entries between the loaded ones exist, too: each leads back to all that come before it.
+            if hashed in self._chain:
+                furthest = heads[hashed] = max(furthest, heads[hashed])
         return heads
 
 

@@ -5,8 +5,9 @@ session doesn't know these entries, it can't say where its sides stand. The serv
 connection, or from a file. So what a side sent for such a proposal is gone through again, by the signed entries of the
 log: where each payload ends, and whether it is right (specification, "The Data Channel").
 
-In come the rows of a proposal's messages and the entries of its log; out come findings. Where an entry isn't known, or
-more than one of its number, nothing more is judged.
+In come the rows of a proposal's messages and the entries of its log; out come findings: wrong payloads, too long ones,
+untrue skips and apologies, and packets that are out of turn or past the end. Where an entry isn't known, or more than
+one of its number, nothing more is judged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
-from wirehouse_codecs.bamboo.rules import FOLLOWED_RULES
+from wirehouse_codecs.bamboo.rules import DATA_RULES
 from wirehouse_codecs.bamboo.wire.entry_verification import digest_rule
 from wirehouse_codecs.bamboo.wire.lipmaa import path
 from wirehouse_codecs.bamboo.wire.yamf import DIGEST_BYTES
@@ -36,7 +37,19 @@ KINDS: Final = (
 )
 #: Their fields.
 FIELDS: Final = (
-    *("kind", "start", "end", "offset", "payload_only", "sparse", "expected_hash", "count", "size", "compressed_size"),
+    *(
+        "kind",
+        "start",
+        "end",
+        "upper_info",
+        "offset",
+        "payload_only",
+        "sparse",
+        "expected_hash",
+        "count",
+        "size",
+        "compressed_size",
+    ),
     *("at", "data", "compressed"),
 )
 #: Columns of the log that say which message it is.
@@ -44,6 +57,9 @@ PLACED: Final = (
     *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
     *("channel", "proposal_id", "proposal_number"),
 )
+
+
+_ORDER: Final = {rule.name: place for place, rule in enumerate(DATA_RULES)}
 
 
 class Found(NamedTuple):
@@ -112,13 +128,12 @@ def is_replayed(row: Row) -> bool:
     return bool(row["payload_only"]) or row["offset"] is not None
 
 
-def is_judged(session: Row, proposal: Row) -> bool:
-    """Whether all that was sent for a proposal is there. What the session found of these rules itself has ended it."""
-    return not proposal["partial"] and session["ended_by"] not in FOLLOWED_RULES
+def replay(rows: Iterable[Row], sides: Mapping[str, Side], payloads: Payloads, ended_by: str | None) -> Iterator[Found]:
+    """What the messages of one proposal, rows with FIELDS from the first on, break.
 
-
-def replay(rows: Iterable[Row], sides: Mapping[str, Side], payloads: Payloads) -> Iterator[Found]:
-    """What the messages of one proposal, rows with FIELDS from the first on, break."""
+    No bytes of the proposal may be missing. `ended_by` is the rule that ended the session. If the last packet breaks
+    it, the session has found that already.
+    """
     ordered = sorted(rows, key=lambda row: (row["kind"] != "propose", row["byte_start"]))
     if not ordered or ordered[0]["kind"] != "propose":
         return
@@ -128,9 +143,11 @@ def replay(rows: Iterable[Row], sides: Mapping[str, Side], payloads: Payloads) -
         return
     for direction, side in sides.items():
         one = _Replay(asked, side, payloads)
-        for row in ordered[1:]:
-            if row["direction"] == direction and row["kind"] != "adjust":
-                yield from one.take(row)
+        sent = [row for row in ordered[1:] if row["direction"] == direction and row["kind"] != "adjust"]
+        for row in sent:
+            found = one.take(row)
+            if found is not None and not (row is sent[-1] and found.rule == ended_by):
+                yield found
 
 
 class _Replay:
@@ -141,6 +158,7 @@ class _Replay:
         self._payload_only, self._expected = bool(asked["payload_only"]), asked["expected_hash"]
         self._start = int(asked["start"])
         self._end = None if asked["end"] is None else int(asked["end"])
+        self._upper = asked["upper_info"]
         self._path = path(self._start, self._end) if asked["sparse"] and self._end is not None else None
         self._offset = int(asked["offset"] or 0)
         self._has_offset = asked["offset"] is not None
@@ -168,13 +186,48 @@ class _Replay:
             return None
         return known
 
-    def take(self, row: Row) -> Iterator[Found]:
-        """What the next message of the side breaks."""
+    def take(self, row: Row) -> Found | None:
+        """What the next message of the side breaks: of several rules the first one."""
         kind = row["kind"]
-        if self._over or (kind == "notify" and not row["count"]):
+        if self._over or (kind in ("notify", "skip_bytes") and not row["count"] and not self._is_empty(kind)):
+            return None
+        found = [*self._follow(row), *self._turn(row)]
+        if not self._over:
+            found += _TAKE[kind](self, row)
+        return min(found, key=lambda one: _ORDER[one.rule], default=None)
+
+    def _is_empty(self, kind: str) -> bool:
+        """Whether a skip of 0 bytes is about a payload of 0 bytes, which it passes."""
+        known = self._payload() if kind == "skip_bytes" else None
+        return known is not None and not known.size
+
+    def _turn(self, row: Row) -> Iterator[Found]:
+        """Whether such a piece is due. Only the first part of a packet is asked."""
+        kind, rule = row["kind"], None
+        if kind == "apology" or row["at"]:
             return
-        yield from self._follow(row)
-        yield from _TAKE[kind](self, row)
+        is_metadata_due = self._index and not self._payload_only
+        if kind == "notify":
+            left = self._left()
+            rule = "past_end" if self._payload_only and left is not None and row["count"] > left else None
+        elif self._seq is None and (self._payload_only or self._upper == self._end):
+            rule = "past_end"
+        elif kind == "metadata":
+            known = self._payload()
+            is_cut = known is not None and self._at < known.size
+            rule = "out_of_turn" if self._payload_only or (is_cut and not is_metadata_due) else None
+        elif is_metadata_due:
+            rule = "out_of_turn"
+        if rule is not None:
+            self._over = True
+            due = "metadata" if is_metadata_due else "nothing" if self._seq is None else f"payload {self._seq}"
+            yield Found(row, rule, f"{due} is due")
+
+    def _left(self) -> int | None:
+        """How many payloads are left; None: the range has no end."""
+        if self._end is None:
+            return None
+        return (self._end - self._start + 1 if self._path is None else len(self._path)) - self._index
 
     def _follow(self, row: Row) -> Iterator[Found]:
         last = self._last
@@ -322,9 +375,9 @@ class Replays:
                 payloads[entry["author"], int(entry["log_id"])].add(entry)
         for key, messages in self._messages.items():
             session, proposal = self._sessions.get(key[0]), self._proposals.get(key)
-            if session is not None and proposal is not None and is_judged(session, proposal):
+            if session is not None and proposal is not None and not proposal["partial"]:
                 log = payloads[proposal["author"], int(proposal["log_id"])]
-                yield from replay(messages, sides_of(session, proposal), log)
+                yield from replay(messages, sides_of(session, proposal), log, session["ended_by"])
 
 
 def placed(row: Row) -> Row:

@@ -355,7 +355,7 @@ Check = Callable[[Turn, Any], bool]
 
 def judge(packet: DataPacket, turn: Turn) -> str | None:
     """The first rule that `packet` breaks, of those about turns, sizes, eagerness, skips and apologies."""
-    if turn.sender.lost:
+    if turn.sender.lost or (isinstance(packet, SkipBytes) and not packet.count):
         return None
     return next((rule for rule, breaks in JUDGED.get(type(packet), ()) if breaks(turn, packet)), None)
 
@@ -431,8 +431,7 @@ def _is_mandatory(turn: Turn, packet: SkipPayload) -> bool:
 
 def _beyond_receiver(turn: Turn, packet: SkipBytes) -> bool:
     sender, receiver = turn.sender, turn.receiver
-    # A skip of 0 bytes claims nothing.
-    if receiver.lost or not packet.count or receiver.index > sender.index:
+    if receiver.lost or receiver.index > sender.index:
         return False
     return receiver.index < sender.index or sender.at + packet.count > receiver.at
 
@@ -493,6 +492,12 @@ def _move_by_compressed(turn: Turn, packet: CompressedPayload) -> None:
         turn.sender.send_bytes(packet.size, turn.size)
 
 
+def _move_by_skip(turn: Turn, packet: SkipBytes) -> None:
+    # An empty payload is a piece. Otherwise a skip of 0 bytes is nothing.
+    if packet.count or turn.size == 0:
+        turn.sender.send_bytes(packet.count, turn.size, skipped=True)
+
+
 #: What a packet does to the cursor of its sender.
 _MOVES: Final[Mapping[type[DataPacket], Callable[[Turn, Any], None]]] = MappingProxyType(
     {
@@ -500,7 +505,7 @@ _MOVES: Final[Mapping[type[DataPacket], Callable[[Turn, Any], None]]] = MappingP
         RawPayload: _move_by_raw,
         CompressedPayload: _move_by_compressed,
         SkipPayload: lambda turn, _: turn.sender.pass_over(1),
-        SkipBytes: lambda turn, packet: turn.sender.send_bytes(packet.count, turn.size, skipped=True),
+        SkipBytes: _move_by_skip,
         Notify: _move_by_notify,
         Apology: lambda turn, _: turn.sender.retract(),
     }

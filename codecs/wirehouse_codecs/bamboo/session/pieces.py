@@ -130,7 +130,8 @@ class SidePieces:
                 self._assemble(packet, payload, piece, after)
             case SkipBytes():
                 count.skipped += 1
-                self._assemble(packet, payload, piece, after)
+                if packet.count or after.piece != piece:
+                    self._assemble(packet, payload, piece, after)
             case Notify():
                 count.notified += packet.count
                 if packet.count:

@@ -29,6 +29,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
     Metadata,
     Notify,
     RawPayload,
+    SkipBytes,
 )
 
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
@@ -261,5 +262,5 @@ def decompress(state: SessionState, incoming: Incoming, packet: CompressedPayloa
 
 
 def _is_nothing(packet: DataPacket) -> bool:
-    """Whether it is a notify of 0. That is harmless: it is no piece and doesn't move the cursor."""
-    return isinstance(packet, Notify) and not packet.count
+    """Whether it is a notify of 0, or skips 0 bytes. That is harmless: it is no piece and doesn't move the cursor."""
+    return isinstance(packet, Notify | SkipBytes) and not packet.count

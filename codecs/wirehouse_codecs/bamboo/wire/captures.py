@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import BinaryIO, Final
 
-from wirehouse_codecs.bamboo.wire.entry_files import EntryReader, Record, begins_entries, reader_for
+from wirehouse_codecs.bamboo.wire.entry_files import EntryReader, Record, begins_entries, reader_for, why_not
 from wirehouse_codecs.captures.files import Cut, EntryCapture, Form
 from wirehouse_codecs.captures.source import Origin
 
@@ -34,9 +34,8 @@ class EntryCutter:
 
 
 def _refuse(start: bytes) -> str | None:
-    if begins_entries(start):
-        return None
-    return "neither JSON Lines of entries nor binary ones, plain or compressed by gzip or zstd"
+    # A file of empty lines has no entry, as an empty one.
+    return None if begins_entries(start) or not start.strip() else why_not(start)
 
 
 ENTRIES: Final = Form(_refuse, EntryCutter)

@@ -90,6 +90,15 @@ def begins_entries(start: bytes) -> bool:
     return _begins_object(start) and (b'"entry_hex"' in start or not any(name in start for name in _OF_MESSAGES))
 
 
+def why_not(start: bytes) -> str:
+    """Why a file that begins with `start` has no entries: of JSON Lines, what its first line lacks."""
+    records = EntryLines().receive(start if start.endswith(b"\n") else start + b"\n") if _begins_object(start) else []
+    reason = next((one.damage for one in records), None)
+    return "neither JSON Lines of entries nor binary ones, plain or compressed by gzip or zstd" + (
+        "" if reason is None else f"; its first line: {reason}"
+    )
+
+
 def _has_lines(start: bytes) -> bool:
     return any(record.entry is not None for record in EntryLines().receive(start))
 

@@ -46,7 +46,8 @@ class Node:
     was_canonical: bool = False
     #: Its parent has a Batch.
     parent_sent: bool = False
-    #: `reorg_unannounced` was reported for the branch that begins here; for a start, that the feed never mentions it.
+    #: `reorg_unannounced` was reported for the branch that begins here. For a start: that the feed never mentions it
+    #: was reported, or isn't so.
     branch_reported: bool = False
     #: `parent_never_sent` was reported for it, or `no_batch_message` for its parent.
     parent_reported: bool = False

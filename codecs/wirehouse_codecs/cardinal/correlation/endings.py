@@ -71,6 +71,9 @@ class Endings:
         stall = self._stall(node) if judged else ""
         yield self._close(node, place, judged, stall)
         if node.block_hash not in self._canonical.at:
+            if self._stays_at_start() and node.parent == self._canonical.head_hash:
+                # The feed has named the start, also when the child that did so is forgotten.
+                self._canonical.head.branch_reported = True
             self._tree.drop(node)
 
     def head_moved(self, place: Place) -> Iterator[Outcome]:
@@ -139,7 +142,7 @@ class Endings:
 
     def _check_start(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rule `parent_never_sent`, once, for a start that the feed never mentions: no head ever follows on it."""
-        if not self._has_start or len(self._canonical.hashes) != 1:
+        if not self._stays_at_start():
             return
         start = self._canonical.head
         is_named = start.batch_order is not None or start.block_hash in self._tree.children
@@ -156,6 +159,9 @@ class Endings:
                 f"block {findings.name(lowest)} is the lowest of a heavier chain"
             )
             yield findings.finding("parent_never_sent", lowest.batch_place or place, message, lowest)
+
+    def _stays_at_start(self) -> bool:
+        return self._has_start and len(self._canonical.hashes) == 1
 
     def _stall(self, node: Node) -> str:
         """The words for a head that can't move because its child never completed while complete blocks wait above."""

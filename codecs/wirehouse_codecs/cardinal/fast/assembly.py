@@ -18,13 +18,14 @@ hash of a key is computed byte by byte, so all prefixes that end in a slash are 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.compiled.arrow import Array, frozen, parts
+from wirehouse_codecs.compiled.arrow import Array, parts
 from wirehouse_codecs.compiled.jit import compiled, inlined
 
 #: Kinds of messages, by their position in this list.
@@ -36,6 +37,8 @@ _ITEM_SET, _ITEM_DELETE, _INLINE_SET, _INLINE_DELETE = range(5, 9)
 _VALUE, _COUNT, _IS_DELETE, _SUBBATCH = (1 << bit for bit in range(4))
 #: What a slot of the hash table has.
 _NAMES, _IDS, _KEYS, _ITEMS = range(4)
+#: Updates are built in batches of about so many bytes, so that a large block's aren't in memory twice.
+UPDATES_BYTES: Final = 64 << 20
 #: Counted names that don't end in a slash are shorter; a block with a longer one isn't regular.
 _MOST_LENGTH: Final = 1024
 _SLASH: Final = ord("/")
@@ -51,6 +54,7 @@ def _record(*names: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in names])
 
 
+#: In records, `value` of a BatchMsg is in the array `values`; all other bytes are in `data`.
 _ROW: Final = _record(
     *("kind", "key", "key_end", "value", "value_end", "batch_id", "batch_id_end", "digest", "digest_end"),
     *("index", "count", "entries", "entries_end", "deletes", "deletes_end", "sets", "sets_end"),
@@ -81,16 +85,20 @@ class Assembled(NamedTuple):
     #: What was expected of tracked entries and received, by name.
     counts: pa.ListArray
     #: The keys that the regular blocks set and delete: block, row of the message, key, value (null: it is deleted).
-    updates: pa.RecordBatch
+    #: They are built when they are asked for.
+    updates: Iterable[pa.RecordBatch]
 
 
 def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
     """Assemble blocks. Block i has the rows from bounds[i] to bounds[i + 1] of `messages`, in the order of arrival.
 
     `messages` has the fields of DECODED_TYPE and of keyed messages as columns, and `kind`, the name of the message.
+    Binary columns may be large ones, so that a block may have more bytes than 32-bit offsets reach.
     """
-    strings = _Strings()
-    columns = {name: strings.add(messages.column(name)) for name in ("key", "value", "batch_id", "content_digest")}
+    strings, keyed = _Strings(), _Strings()
+    columns = {name: strings.add(messages.column(name)) for name in ("key", "batch_id", "content_digest")}
+    # The largest column by far is read where it is.
+    columns["value"] = keyed.add(messages.column("value"))
     entries, entry_bounds = _entries(messages.column("updates"), strings)
     deletes, delete_bounds = _names(messages.column("deletes"), strings)
     sets, set_bounds = _pairs(messages.column("sets"), strings)
@@ -106,9 +114,10 @@ def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
     bounds = np.ascontiguousarray(bounds, np.int64)
     blocks = np.zeros(len(bounds) - 1, _BLOCK)
     updates = np.zeros(len(rows) + len(entries) + len(deletes) + len(sets), _UPDATE)
-    data = strings.data()
+    data, values = strings.data(), keyed.data()
     count = _assemble(
         data,
+        values,
         bounds,
         rows,
         entries,
@@ -129,12 +138,12 @@ def assemble_columns(messages: pa.RecordBatch, bounds: Array) -> Assembled:
         blocks["completed"],
         blocks["duplicates"],
         _counts(data, entries, rows, np.where(regular, blocks["batch"], -1)),
-        _updates(data, updates),
+        _updates(data, values, updates),
     )
 
 
 class _Strings:
-    """Binary columns, copied one behind another, so that the loops see one array of bytes."""
+    """Binary columns one behind another, so that the loops see one array of bytes. A single one isn't copied."""
 
     def __init__(self) -> None:
         self._parts: list[Array] = []
@@ -145,7 +154,8 @@ class _Strings:
         _, offsets, data = column.buffers()
         if not len(column):
             return np.zeros((2, 0), np.int64)
-        ends = np.frombuffer(offsets, np.int32, len(column) + 1, offset=4 * column.offset).astype(np.int64)
+        kind = np.dtype(np.int64 if pa.types.is_large_binary(column.type) else np.int32)
+        ends = np.frombuffer(offsets, kind, len(column) + 1, offset=kind.itemsize * column.offset).astype(np.int64)
         self._parts.append(np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]])
         spans: Array = np.stack([ends[:-1], ends[1:]]) + (self._size - ends[0])
         self._size += ends[-1] - ends[0]
@@ -153,7 +163,10 @@ class _Strings:
 
     def data(self) -> Array:
         """The bytes of all columns."""
-        return frozen(np.concatenate(self._parts)) if self._parts else frozen(np.zeros(0, np.uint8))
+        data = self._parts[0] if len(self._parts) == 1 else np.concatenate([np.zeros(0, np.uint8), *self._parts])
+        # The compiled loops take read-only arrays.
+        data.setflags(write=False)
+        return data
 
 
 def _fill(records: Array, name: str, spans: Array) -> None:
@@ -224,17 +237,28 @@ def _counts(data: Array, entries: Array, rows: Array, batches: Array) -> pa.List
     return pa.ListArray.from_arrays(pa.array(np.cumsum(sizes), pa.int32()), values)
 
 
-def _updates(data: Array, updates: Array) -> pa.RecordBatch:
-    def strings(name: str, has: Array | None = None) -> pa.Array:
-        starts = np.ascontiguousarray(updates[name])
-        return parts(data, starts, updates[f"{name}_end"] - starts, pa.binary(), has)
+def _updates(data: Array, values: Array, updates: Array) -> Iterator[pa.RecordBatch]:
+    ends = np.cumsum(sum(updates[f"{name}_end"] - updates[name] for name in ("key", "value")))
+    begin = 0
+    while begin < len(updates):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + UPDATES_BYTES, "right")))
+        yield _batch_of_updates(data, values, updates[begin:end])
+        begin = end
 
-    is_set = np.isin(updates["way"], (_SET, _ITEM_SET, _INLINE_SET))
+
+def _batch_of_updates(data: Array, values: Array, updates: Array) -> pa.RecordBatch:
+    def strings(name: str, of: Array, has: Array) -> pa.Array:
+        starts = np.ascontiguousarray(updates[name])
+        return parts(of, starts, np.where(has, updates[f"{name}_end"] - starts, 0), pa.binary(), has)
+
+    way = updates["way"]
+    elsewhere = strings("value", data, (way == _ITEM_SET) | (way == _INLINE_SET))
     columns = {
         "block": pa.array(updates["block"]),
         "row": pa.array(updates["row"]),
-        "key": strings("key"),
-        "value": strings("value", is_set),
+        "key": strings("key", data, np.ones(len(updates), bool)),
+        "value": pc.coalesce(strings("value", values, way == _SET), elsewhere),
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -245,6 +269,7 @@ def _updates(data: Array, updates: Array) -> pa.RecordBatch:
 @compiled
 def _assemble(
     data: Array,
+    values: Array,
     bounds: Array,
     rows: Array,
     entries: Array,
@@ -260,8 +285,8 @@ def _assemble(
     count = 0
     for block in range(len(blocks)):
         after = _assemble_one(
-            data, block, bounds[block], bounds[block + 1], rows, entries, deletes, sets, slots, lengths, basis,
-            blocks, updates, count,
+            data, values, block, bounds[block], bounds[block + 1], rows, entries, deletes, sets, slots, lengths,
+            basis, blocks, updates, count,
         )  # fmt: skip
         if after >= 0:
             count = after
@@ -272,6 +297,7 @@ def _assemble(
 @compiled
 def _assemble_one(  # noqa: C901
     data: Array,
+    values: Array,
     block: int,
     begin: int,
     end: int,
@@ -334,7 +360,7 @@ def _assemble_one(  # noqa: C901
                 known = updates[slots[slot].found]
                 if known.way != row.kind:
                     return -1
-                if row.kind == _SET and not _equal(data, known.value, known.value_end, row.value, row.value_end):
+                if row.kind == _SET and not _equal(values, known.value, known.value_end, row.value, row.value_end):
                     return -1
                 duplicates += 1
                 continue

@@ -1,8 +1,7 @@
 """The fast path of `messages.decode`: Arrow columns of keys and values to a struct column of decoded messages.
 
-It decodes the types whose value is Avro (00, 01, 02, 05 and 06; specification, "Messages"). The keys and values of
-BatchMsg and BatchDeleteMsg only need slicing, which Spark does itself. The same tests check both paths, and the
-reference path words the reasons of broken rules.
+It decodes the types whose value is Avro (00, 01, 02, 05 and 06; specification, "Messages"); `fast.messages` adds the
+others. The same tests check both paths, and the reference path words the reasons of broken rules.
 
 In two passes over the bytes, compiled loops (`scan`) judge each row and find its entries, then collect the entries.
 numpy and Arrow make the columns from that.

@@ -367,6 +367,12 @@ class Known:
             about = (call.call, call.node, None, call.publisher)
             self._await(Pending(rule, where, self._now_ns + HELD_NS, *about, message=message, number=number))
 
+    def _find_late(self, rule: str, where: Where, message: str, call: Call, number: int) -> None:
+        """What others may explain that are asked later."""
+        if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
+            due_ns = self._now_ns + self._options.patience_ns
+            self._await(Pending(rule, where, due_ns, call.call, call.node, message=message, number=number))
+
     def _unsure(self, at_ns: int, *names: str | None) -> bool:
         nodes = (self._nodes.get(name or "") for name in names)
         return any(node is not None and self._partial(node, at_ns) for node in nodes)

@@ -26,6 +26,7 @@ from wirehouse_codecs.hiero.log.pauses import PAUSE_NS
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session.steps import ANSWER_NS, after, fits
+from wirehouse_codecs.tcp.endpoints import Direction
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
@@ -94,10 +95,12 @@ class Publishers(Known):
         self._drop("node_error_all", call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
+        # What a node that broke the connection off no longer answered follows from that.
+        broken_off = event.told["reset_by"] == Direction.SERVER and call.ended_by == "node"
         if call.node_code is None and not call.partial:
             for where, number in call.proofs:
                 if not lost or self._captured(call, where.arrived_at_ns):
-                    self._not_acknowledged(call, node, where, number)
+                    self._not_acknowledged(call, node, where, number, broken_off=broken_off)
         call.proofs.clear()
 
     def _judge_waiting(self, pending: Pending) -> int:
@@ -118,7 +121,7 @@ class Publishers(Known):
                 self._not_acknowledged(call, self._node(call.node), where, number)
         return 0
 
-    def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
+    def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int, *, broken_off: bool = False) -> None:
         if call.ended_ns is not None and call.ended_ns - where.arrived_at_ns < ANSWER_NS:
             return
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
@@ -127,7 +130,7 @@ class Publishers(Known):
         if any(where.arrived_at_ns > ns for ns in errors):
             shown = f"block {number} isn't acknowledged after another publisher's error"
             self._find("continue", where, shown, call, number)
-        else:
+        elif not broken_off:
             shown = f"block {number} was sent with its proof and never answered"
             self._find("block_not_acknowledged", where, shown, call, number)
 
@@ -215,6 +218,8 @@ class Publishers(Known):
         self._offers.prove(call.node, number, call.call, event.at_ns)
         answered, call.streaming = not call.streaming, False
         node.proven.add(number)
+        # Without its header it was offered all the same.
+        node.offered.add(number)
         for pending in self._awaited.of_block(call.node, number):
             if pending.proven:
                 continue
@@ -311,6 +316,8 @@ class Publishers(Known):
     def _judge_acknowledged(self, call: Call, node: Node, event: Event, number: int, first: bool) -> None:
         """Decisions that an acknowledgement settles, and whether the block may be acknowledged."""
         waiting, left = call.decisions, []
+        # Where the acknowledgements of a call don't rise, that is its fault.
+        rises = call.acked is None or call.acked < number
         broken = False
         for decision in waiting:
             where, offered, known, expected, is_first = decision
@@ -326,8 +333,7 @@ class Publishers(Known):
                     broken = True
                     if not again:
                         self._await_proof(rule, call, event, shown, number, number - 1)
-                    elif call.acked is None or call.acked < number:
-                        # Else the acknowledgements of the call don't rise.
+                    elif rises:
                         self._find(rule, event.where, shown, call, number)
             elif offered < number and (call.new or old) and not crossed:
                 rule = None
@@ -341,7 +347,7 @@ class Publishers(Known):
             else:
                 left.append(decision)
         call.decisions = left
-        if not first or broken or self._partial(node, event.at_ns):
+        if not (first and rises) or broken or self._partial(node, event.at_ns):
             return
         if number in node.offered:
             self._judge_proof(call, node, event, number)
@@ -453,7 +459,7 @@ class Publishers(Known):
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
-        if call.header is None:
+        if call.header is None or (event.is_late and not _fitting(call, answer, number)):
             call.early = Early(event.at_ns, answer, number, event.told["meaning"])
             call.refused = True
             self._know(node, number or NO_BLOCK)
@@ -496,7 +502,7 @@ class Publishers(Known):
         """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
         if not call.decisions:
             return None
-        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one.number)]
+        fitting = _fitting(call, answer, number)
         expected = [at for at in fitting if call.decisions[at].expected == answer]
         return next(iter(expected or fitting), len(call.decisions) - 1)
 
@@ -698,6 +704,11 @@ class Publishers(Known):
                 None if rule is None else RULE[rule].id,
             )
         )
+
+
+def _fitting(call: Call, answer: str, number: int) -> list[int]:
+    """Which of the headers that wait may be answered so."""
+    return [at for at, one in enumerate(call.decisions) if fits(answer, number, one.number)]
 
 
 def _answered_ns(call: Call, event: Event) -> int:

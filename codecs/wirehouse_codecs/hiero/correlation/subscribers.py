@@ -31,12 +31,13 @@ class Subscribers(Known):
         if asked is None:
             return
         node, catch_up = asked
-        if not event.is_late:
+        if not event.is_late and node.first_missing() < catch_up.target:
             fault = self._range_fault(call, node, catch_up, event.at_ns)
             if fault is not None:
                 rule, shown, about = fault
-                self._find_soon(rule, event.where, shown, call, about)
+                self._find_late(rule, event.where, shown, call, about)
         catch_up.asked = [*catch_up.asked, (event.at_ns, call.node, call.start or 0, call.end)][-MOST_SHOWN:]
+        self._reconsider(call)
 
     def _range_fault(self, call: Call, node: Node, catch_up: CatchUp, at_ns: int) -> tuple[str, str, int] | None:
         """The rule that a request at `at_ns` breaks by what is known; the block that it is about.
@@ -50,27 +51,40 @@ class Subscribers(Known):
         needed = target - 1
         asked = f"{start} to {'the end' if end is None else end}"
         reachable = needed if available is None else min(needed, available)
-        # Several nodes may be asked for a part each.
-        others = [(first, last) for _, _, first, last in catch_up.asked if (first, last) != (call.start or 0, end)]
+        # Several nodes may be asked for a part each, in any order.
+        asked_of = [(whom, (first, last)) for _, whom, first, last in catch_up.asked if (first, last) != (start, end)]
+        others = [part for _, part in asked_of]
         if end is not None and _reach(end, others) < reachable:
             return "recorded_target", f"asked is {asked}, block {target} was offered", target
         expected = {after(node.known) if node.known is not None else start, node.first_missing()}
         expected |= {last + 1 for _, last in others if last is not None}
         if any(ns > before for ns, _ in node.rises):
             expected |= {after(acked) for _, acked in node.rises}
-        is_end = end is None or not reports or end in reports.values() or any(first == end + 1 for first, _ in others)
-        if start not in expected or not is_end:
+        elsewhere = [part for whom, part in asked_of if whom != call.node]
+        is_start = start in expected or min(expected) <= start <= _reach(min(expected) - 1, elsewhere)
+        # What a node has that reported nothing isn't known.
+        is_reported = end in reports.values() or call.node not in reports
+        if not is_start or not (end is None or is_reported or any(first == end + 1 for first, _ in others)):
             shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
             return "catchup_range", shown, start
         return None
 
-    def _reconsider(self) -> None:
-        """What was said just now may have come before what a node asked for on another connection."""
+    def _reconsider(self, request: Call | None = None) -> None:
+        """What was said just now may have come before what a node asked for on another connection.
+
+        `request`: a node asks for another part now, where it had it in mind, or as soon as it has the one before.
+        """
         for pending in self._awaited.of(*RANGE_RULES):
             call = self._calls.get(pending.call or "")
             node = None if call is None else self._nodes.get(call.asking or "")
             at_ns = pending.where.arrived_at_ns
-            if call is None or node is None or node.catch_up is None or self._now_ns - at_ns > CLOCKS_NS:
+            if call is None or node is None or node.catch_up is None:
+                continue
+            if at_ns not in (asked_ns for asked_ns, *_ in node.catch_up.asked):
+                continue
+            goes_on = request is not None and request.asking == call.asking
+            since_ns = call.ended_ns or self._now_ns if goes_on else at_ns
+            if self._now_ns - since_ns > CLOCKS_NS and not (goes_on and pending.kind == "catchup_range"):
                 continue
             fault = self._range_fault(call, node, node.catch_up, at_ns)
             if fault is None or fault[0] != pending.kind:

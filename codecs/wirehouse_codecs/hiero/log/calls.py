@@ -441,7 +441,7 @@ class Calls:
             broken += [(one.rule.name, one.message) for one in found]
             if said in ANSWERS:
                 about = rpc.session.memory.refused
-            elif said is Input.END_STREAM:
+            elif said in (Input.END_STREAM, Input.SKIP):
                 about = rpc.session.memory.header
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
         raw = data if isinstance(message, Unread) else None

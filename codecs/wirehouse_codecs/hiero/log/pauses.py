@@ -4,9 +4,10 @@ What an application writes may wait in its host's send buffer for long: until th
 before, or until a lost packet is sent again, perhaps one that no tap saw. So neither the time nor the acknowledgment of
 a packet says what was known when its bytes were written.
 
-A pause does. The server said something last; its host had received all that the client had sent, and the client's host
-has received that. If the client then sends nothing for `PAUSE_NS`, nothing of it was waiting: what it sends next was
-written after the pause.
+A pause does. The client's host has received all that the server had said, and for `PAUSE_NS` neither side sent
+anything. If something had waited, then for one of three things: for the server's host to acknowledge what was sent
+before, which is sent again if that takes so long; for its window; or for an HTTP/2 window, and then the server says
+something. Without any of these nothing was waiting: what the client sends next was written after the pause.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Pauses:
 
     #: Where the client's bytes go on after each, and when they came. The last one may be within a message.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    #: If the server said something last, where that ends, and when it came.
+    #: Where what the server said ends; when something was said last, by either side.
     answer_end: int = 0
-    answered_ns: int | None = None
+    said_ns: int | None = None
 
     def receive(self, pieces: Sequence[Data], connection: Connection) -> None:
         """The next bytes of both sides, in the order of arrival."""
@@ -40,19 +41,27 @@ class Pauses:
         for part in parts:
             end = part.byte_start + len(part.data)
             if part.direction is Direction.SERVER:
-                self.answer_end, self.answered_ns = end, _arrived_ns(part, end)
-            elif self.answered_ns is not None:
-                first, at_ns = part.byte_start + 1, _arrived_ns(part, part.byte_start + 1)
-                if at_ns - self.answered_ns >= PAUSE_NS and self._is_known(first, connection):
-                    self.ends.append((part.byte_start, at_ns))
-                self.answered_ns = None
+                self.answer_end = end
+            elif self.answer_end and self.said_ns is not None:
+                first_ns = _arrived_ns(part, part.byte_start + 1)
+                self._add(part.byte_start, self.said_ns, first_ns, connection)
+                for pause in part.pauses(PAUSE_NS) if isinstance(part, Stretch) else ():
+                    self._add(*pause, connection)
+            self.said_ns = _arrived_ns(part, end)
 
-    def _is_known(self, first: int, connection: Connection) -> bool:
-        """Both hosts had received all that the other one sent before the client's byte before `first`."""
-        client_received = connection.peer_received(Direction.CLIENT, first)
-        server_received = connection.peer_received(Direction.SERVER, self.answer_end)
-        is_late = connection.client.is_late(first)
-        return client_received >= self.answer_end and server_received >= first - 1 and not is_late
+    def _add(self, start: int, said_ns: int, at_ns: int, connection: Connection) -> None:
+        """The client's bytes from `start` on came at `at_ns`, and what was said before them at `said_ns`."""
+        if at_ns - said_ns >= PAUSE_NS and self._is_known(start, connection):
+            self.ends.append((start, at_ns))
+
+    def _is_known(self, start: int, connection: Connection) -> bool:
+        """The client's host had received all of the server's bytes, and the client's bytes from `start` didn't wait."""
+        client = connection.client
+        if client.peer_received(start + 1) < self.answer_end or client.is_late(start + 1):
+            return False
+        was_acknowledged = connection.server.peer_received(self.answer_end) >= start
+        is_repeated = client.has_stalled(start, is_full=False) and not was_acknowledged
+        return not is_repeated and not client.has_stalled(start, is_full=True)
 
     def written_ns(self, byte_start: int) -> int:
         """The client's byte at `byte_start` was written then or later."""

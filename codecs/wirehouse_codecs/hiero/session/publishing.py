@@ -84,7 +84,7 @@ def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
     if said.number is not None:
         memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
-    memory.header, memory.header_end = said.number, said.byte_end
+    memory.header, memory.header_end, memory.complete = said.number, said.byte_end, False
     memory.headers += 1
     return []
 
@@ -119,6 +119,16 @@ def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
+def _offer_after_skip(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    skipped, crossed = memory.refused, memory.went_on or call.in_flight(said)
+    _offer(call, said)
+    is_acknowledged = memory.acknowledged is not None and skipped is not None and memory.acknowledged >= skipped
+    if crossed or is_acknowledged or skipped is None or said.number != skipped:
+        return []
+    return [("skip_pair", f"after SkipBlock({skipped}) its header comes again")]
+
+
 def _offer_after_resend(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     wanted, crossed = memory.reported, call.in_flight(said)
@@ -138,7 +148,6 @@ def _go_on(rule: str) -> Effect:
     """Items of the refused or skipped block, of which some may have been on their way."""
 
     def effect(call: Call, said: Said) -> Broken:
-        call.memory.complete |= said.input is Input.PROOF
         if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
             return []
         call.memory.went_on = True
@@ -153,6 +162,9 @@ def after_end(call: Call, said: Said) -> Broken:
     # It knows its own end.
     crossed = memory.ended_ns and not knowing(said, memory.ended_ns, call.options.in_flight_ns)
     if memory.went_on or memory.missed or crossed or unknowing(said, memory.ended_end):
+        if said.input is Input.END_STREAM:
+            # What follows on its own end it sends knowing that.
+            memory.ended_ns = memory.ended_end = 0
         return []
     memory.went_on = True
     shown = f"{said.input} while the call is {call.state}"
@@ -209,7 +221,6 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
     memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
-    memory.complete = call.state is State.PROVEN
     if said.number is not None:
         _want(call, after(said.number))
     # Before its next header the publisher is told once that it goes on.
@@ -334,7 +345,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
-        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer_after_skip),
         (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
         # It is found once.

@@ -69,7 +69,7 @@ class Memory:
     wanted: list[int] = field(default_factory=list)
     #: What was found about it already.
     went_on: bool = False
-    #: The refused block is complete: the next header may have been on its way too.
+    #: The last block is complete: the next header may have been on its way when it was refused.
     complete: bool = False
     #: The highest acknowledgement.
     acknowledged: int | None = None

@@ -287,6 +287,11 @@ class BlockBuilder:
         proofs = tuple(self._values.get(ItemNumber.BLOCK_PROOF, ()))
         broken = [*self._broken, *self._missing(header, footer, proofs)]
         roots = self._hasher.roots(footer, proofs[0] if proofs else None)
+        if broken:
+            # That the next block holds another root would follow from it.
+            roots = replace(roots, complete=False)
+        if self.counts.get(ItemNumber.BLOCK_FOOTER, 0) > 1:
+            footer = None
         return Block(
             header, footer, proofs, dict(self.counts), self.item_bytes, self.unknown_fields, roots, tuple(broken)
         )

@@ -127,6 +127,8 @@ class StreamClient(Client):
     redelivered: int = 0
     #: Messages that were passed over before it saved a higher index.
     lost: int = 0
+    #: A row of lag was told of it.
+    has_lag: bool = False
 
     @property
     def runs(self) -> int:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.intervals import Intervals, Run
 from wirehouse_codecs.ockam.correlation.clients import StreamClient
 from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS
-from wirehouse_codecs.ockam.correlation.events import Moment, Stored, Where, messages_in, request, runs_text
+from wirehouse_codecs.ockam.correlation.events import Delivered, Moment, Stored, Where, messages_in, request, runs_text
 
 #: Runs of indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
@@ -64,17 +64,19 @@ class Contents:
     rise_count: int = 0
     #: By connection the highest index that was confirmed there, which its session compares.
     own: dict[bytes, int] = field(default_factory=dict)
-    #: An answer was captured before its request, or held back until that came: two clocks tell the time.
+    #: An answer was captured before its request, or held back until that came: two clocks tell the time, or two paths.
     clocks: bool = False
     #: Ranges with confirmed indexes that a response passed over.
     passed: Intervals = field(default_factory=_intervals)
 
     # Confirms
 
-    def note_clocks(self, where: Where, requested_at_ns: int | None) -> None:
-        """An answer comes."""
-        if requested_at_ns is not None and requested_at_ns >= where.arrived_at_ns:
-            self.clocks = True
+    def note_clocks(self, answer: Stored | Delivered, requested_at_ns: int | None) -> bool:
+        """An answer comes. Whether it is the first that shows two clocks."""
+        is_early = answer.early or (requested_at_ns is not None and requested_at_ns >= answer.where.arrived_at_ns)
+        is_first = is_early and not self.clocks
+        self.clocks = self.clocks or is_early
+        return is_first
 
     def store(self, stored: Stored, clocks_ns: int) -> Broken | None:
         """A push is confirmed."""

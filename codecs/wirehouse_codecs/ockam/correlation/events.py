@@ -74,17 +74,21 @@ class Init:
     stream_address: str | None = None
     #: Who captured it: several have several clocks.
     seen_by: str = ""
+    #: The name had another address before.
+    later: bool = False
 
 
 @dataclass(slots=True)
 class Stored:
-    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
+    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = when it was sent isn't known."""
 
     where: Where
     index: int
     pushed_at_ns: int | None
     #: The capture of the push; None = that of its answer.
     requested_in: bytes | None = None
+    #: Nothing of its connection was missed, and yet no push is known for it: it was captured before.
+    early: bool = False
 
 
 @dataclass(slots=True)
@@ -126,6 +130,7 @@ class Delivered:
     requested_at_ns: int | None = None
     #: As of Stored.
     requested_in: bytes | None = None
+    early: bool = False
 
 
 @dataclass(slots=True)
@@ -293,7 +298,8 @@ class ConsumerRow:
 class LagRow:
     """A change of where a client of a stream stands, or of how much waits for it."""
 
-    #: What changed it: `push`, `save`, `pull` or `delete`.
+    #: What changed it: `push`, `save`, `pull` or `delete`; of the first row of a client under a later address of the
+    #: stream's name `incarnation`.
     cause: str
     #: The message that did.
     where: Where

@@ -59,7 +59,9 @@ EVENT_COLUMNS: Final = (
         "service",
         "asker",
         "seen_by",
+        "later",
         "lacks",
+        "early",
         "indexes",
         "open_pushes",
     ),
@@ -93,12 +95,11 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         yield address_key(address), Asked(Where(*_WHERE(row)))
     if message["ignored"] is not None:
         return
-    where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
-    if answers.get("unsure"):
-        answers = {}
+    where, answers, missed = Where(*_WHERE(row)), _known(row["answers"] or {}), row["missed"]
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
     asker, guessed = row["requester"] or "", address is None
     asked_at_ns, asked_in = answers.get("requested_at_ns"), answers.get("request_capture_id")
+    early = row["answers"] is None and not missed
     named: Event | None = None
     match message["kind"]:
         case Kind.CREATE_REQUEST | Kind.CREATE_PARTITIONED_REQUEST if name is not None:
@@ -106,11 +107,11 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
             named = Init(where, name, partition, answers.get("anonymous"), address)
         case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
-            yield address_key(address), Stored(where, int(message["index"]), asked_at_ns, asked_in)
+            yield address_key(address), Stored(where, int(message["index"]), asked_at_ns, asked_in, early)
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
             index = _integer(answers.get("index"))
-            asked = (asked_at_ns, asked_in)
+            asked = (asked_at_ns, asked_in, early)
             yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker, *asked)
         case Kind.INDEX_SAVE:
             named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
@@ -122,6 +123,13 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         yield name_key(name, partition), named
         if address is not None:
             yield address_key(address), named
+
+
+def _known(answers: Row) -> Row:
+    """What is known of the request that is answered."""
+    if answers.get("unsure"):
+        return {}
+    return answers | {"requested_at_ns": None} if answers.get("late") else answers
 
 
 def _partitions(create: Row) -> int:
@@ -168,7 +176,7 @@ def _got(where: Where, row: Mapping[str, Any]) -> Event:
 
 def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
     requested, runs, consumer, missed = row["requested"], row["runs"], row["client_id"], row["missed"]
-    asked = (row["requested_at_ns"], row["requested_in"])
+    asked = (row["requested_at_ns"], row["requested_in"], bool(row["early"]))
     return Delivered(where, requested, runs, consumer, missed, row["asker"] or "", *asked)
 
 
@@ -177,9 +185,12 @@ _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "created": lambda where, row: Created(where),
     "init": lambda where, row: Init(
-        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
+        *(where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]),
+        bool(row["later"]),
     ),
-    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"], row["requested_in"]),
+    "stored": lambda where, row: Stored(
+        where, row["index"], row["requested_at_ns"], row["requested_in"], bool(row["early"])
+    ),
     "replied": lambda where, row: Replied(
         where, row["stream_address"], row["requested_at_ns"], row["seen_by"], row["requested_in"]
     ),
@@ -312,6 +323,7 @@ class Heard:
                     event = replace(event, lacks=min(others, default=at_ns + 1) <= at_ns)
                 elif lack:
                     continue
+            event = _placed_init(event, given) if isinstance(event, Init) else event
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
@@ -324,10 +336,6 @@ class Heard:
                 asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
                 for address, name in names.get(key, ()):
                     yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
-            if isinstance(event, Init) and event.stream_address is not None:
-                addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
-                if event.stream_address not in addresses:
-                    addresses.append(event.stream_address)
 
     def _lacking(self) -> dict[str | None, dict[bytes, int]]:
         """By host of clients, its connections that lack bytes, and since when: there more may have come."""
@@ -348,3 +356,13 @@ class Heard:
             for address in several if len(several) > 1 else ():
                 named.setdefault(address_key(address), []).append((address, name))
         return named
+
+
+def _placed_init(init: Init, given: dict[str, list[str]]) -> Init:
+    """An Init, and whether its name had another address before: `given` has them by the key of the name."""
+    if init.stream_address is None:
+        return init
+    addresses = given.setdefault(name_key(init.stream_name, init.partition), [])
+    if init.stream_address not in addresses:
+        addresses.append(init.stream_address)
+    return replace(init, later=init.stream_address != addresses[0])

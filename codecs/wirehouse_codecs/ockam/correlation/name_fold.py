@@ -32,6 +32,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     Where,
     arrival,
     quoted,
+    request,
 )
 from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
 from wirehouse_codecs.ockam.rules import RULE
@@ -62,9 +63,9 @@ class Given(NamedTuple):
     """An address that was given to the name."""
 
     #: When its first Init came.
-    given_ns: int
+    given: Moment
     #: When its first reply came since the name has several addresses.
-    replied_ns: int | None
+    replied: Moment | None
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class NameState:
     lowered: list[Lowered] = field(default_factory=list)
     #: Higher answers to a client than it saved, that may still be excused.
     raised: list[Raised] = field(default_factory=list)
+    #: An answer was captured before its request, or held back until that came: two clocks tell the time, or two paths.
+    clocks: bool = False
     #: The one that was silent longest first.
     clients: dict[str, NameClient] = field(default_factory=dict)
 
@@ -148,7 +151,7 @@ class NameFold(NameState):
             self._drop_lowered()
             self.current = address
         given = self.given.setdefault(init.seen_by, {})
-        given.setdefault(address, Given(init.where.arrived_at_ns, None))
+        given.setdefault(address, Given(arrival(init.where), None))
         inits = self.inits.setdefault(init.where.connection_id, [])
         if address not in inits:
             inits.append(address)
@@ -159,26 +162,26 @@ class NameFold(NameState):
 
     def _reply(self, replied: Replied) -> Sequence[Told]:
         """An address replies although a later one has. On a connection that was given both its session reports it."""
+        self._note_clocks(replied)
         address, sent_ns = replied.stream_address, replied.requested_at_ns
         given = self.given.get(replied.seen_by, {})
         if address not in given or len(given) == 1:
             return NOTHING
-        if given[address].replied_ns is None:
-            given[address] = given[address]._replace(replied_ns=replied.where.arrived_at_ns)
+        if given[address].replied is None:
+            given[address] = given[address]._replace(replied=arrival(replied.where))
         # An Init that a hole held back shows in no order with the others.
         if self.connections.partial:
             return NOTHING
         # Where an answer comes before its request, or was held back until then, two clocks tell the time.
-        if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self.resumed:
+        if sent_ns is None or self.clocks or address in self.resumed:
             return NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
-        # Also one capture may have two clocks, if it was merged of what two taps saw.
-        clocks_ns = self._reading.clocks_ns
+        sent, clocks_ns = request(replied.where, sent_ns, replied.requested_in), self._reading.clocks_ns
         before = (
             name
             for name, one in later
-            if one.replied_ns is not None and one.replied_ns < sent_ns - clocks_ns
-            if given[address].given_ns < one.given_ns - clocks_ns
+            if one.replied is not None and one.replied.is_before(sent, clocks_ns)
+            if given[address].given.is_before(one.given, clocks_ns)
         )
         other = next((name for name in before if node_of(name) == node_of(address)), None)
         if other is None:
@@ -220,11 +223,12 @@ class NameFold(NameState):
 
     def _got(self, got: Got) -> Sequence[Told]:
         client = self._client(got)
+        self._note_clocks(got)
         if client is None:
             return NOTHING
         index, known = got.index, client.saved or 0
         # A lost Init may have told that the service began anew, a lost SaveIndex may have raised the index.
-        judged = not (self.connections.partial or got.lacks)
+        judged = not (self.connections.partial or got.lacks or self.clocks)
         before = client.lowered(got, self._reading.clocks_ns)
         if before is not None and judged and len(self.lowered) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, after {before} on another connection"
@@ -237,6 +241,16 @@ class NameFold(NameState):
         client.answered = True
         client.move(index, self._reading.position_told(index, client.saved))
         return NOTHING
+
+    def _note_clocks(self, answer: Replied | Got) -> None:
+        """An answer comes. If it shows two clocks, what was said just before is in no sure order."""
+        asked_ns, answered_ns = answer.requested_at_ns, answer.where.arrived_at_ns
+        if self.clocks or asked_ns is None or asked_ns < answered_ns:
+            return
+        self.clocks = True
+        since_ns = answered_ns - self._reading.clocks_ns
+        self.lowered = [one for one in self.lowered if one.where.arrived_at_ns <= since_ns]
+        self.raised = [one for one in self.raised if one.where.arrived_at_ns <= since_ns]
 
     def _speaks_elsewhere(self, client: NameClient, connection_id: bytes) -> bool:
         """Another connection of the client may be open; connections that were forgotten may be its."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.core.snapshots import SnapshotCodec, carried_fields
@@ -46,10 +46,19 @@ from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION
 from wirehouse_codecs.ockam.correlation.unconfirmed import Unconfirmed
 from wirehouse_codecs.ockam.rules import RULE
 
+#: Findings of a rule that wait; further ones are not reported.
+MOST_WAITING: Final = 16_384
 #: Pushes of so long have one LagRow.
 BURST_NS: Final = 10**9
 #: After all that is ever captured.
 _LATER: Final = 2**63 - 1
+
+
+class Decreased(NamedTuple):
+    """A finding of `index_decreases`."""
+
+    where: Where
+    message: str
 
 
 @dataclass(slots=True)
@@ -66,11 +75,15 @@ class StreamState:
     name: str | None = None
     partition: int | None = None
     sharing: list[tuple[str, int]] = field(default_factory=list)
+    #: The name had another address before.
+    later: bool = False
     #: The first request to the address while no Init gave it, and whether that was reported.
     asked: Where | None = None
     blamed: bool = False
     #: Messages in responses to pulls.
     delivered: int = 0
+    #: Findings of `index_decreases`, until no answer that comes can show two clocks any more.
+    decreased: list[Decreased] = field(default_factory=list)
 
 
 CODEC: Final = SnapshotCodec(StreamState, what="ockam stream", version=SNAPSHOT_VERSION)
@@ -142,7 +155,7 @@ class StreamFold(StreamState):
         told = self._not_given()
         self.asked = None
         if self.name is None:
-            self.name, self.partition = init.stream_name[:MOST_NAME], init.partition
+            self.name, self.partition, self.later = init.stream_name[:MOST_NAME], init.partition, init.later
             self._shared_changed = True
             return told
         name = (init.stream_name[:MOST_NAME], init.partition or 0)
@@ -175,19 +188,36 @@ class StreamFold(StreamState):
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, contents, unconfirmed = stored.where, self.contents, self.unconfirmed
         self._see(where)
-        contents.note_clocks(where, stored.pushed_at_ns)
+        self._note_clocks(stored, stored.pushed_at_ns)
         if unconfirmed.pending:
             unconfirmed.excuse(stored, clocks=contents.clocks, clocks_ns=self._reading.clocks_ns)
         indexes = contents.indexes
         broken = contents.store(stored, self._reading.clocks_ns)
         if contents.indexes > indexes:
             self._shared_changed = True
-        return NOTHING if broken is None else self._broken(broken, where)
+        if broken is None or broken.rule != "index_decreases":
+            return self._broken(broken, where)
+        if len(self.decreased) < MOST_WAITING:
+            self.decreased.append(Decreased(where, broken.message))
+        return NOTHING
+
+    def _note_clocks(self, answer: Stored | Delivered, requested_at_ns: int | None) -> None:
+        """An answer comes. If it shows two clocks, what was said just before is in no sure order."""
+        if self.contents.note_clocks(answer, requested_at_ns):
+            since_ns = answer.where.arrived_at_ns - self._reading.clocks_ns
+            self.unconfirmed.forget_since(since_ns)
+            self.decreased = [one for one in self.decreased if one.where.arrived_at_ns <= since_ns]
+
+    def _decreases(self, until_ns: int) -> list[Told]:
+        """What came until then, in the order of one clock."""
+        told = [self._found("index_decreases", *one) for one in self.decreased if one.where.arrived_at_ns <= until_ns]
+        self.decreased = [one for one in self.decreased if one.where.arrived_at_ns > until_ns]
+        return [*told]
 
     def _deliver(self, delivered: Delivered) -> Sequence[Told]:
         where, requested, runs, contents = delivered.where, delivered.requested, delivered.runs, self.contents
         self._see(where)
-        contents.note_clocks(where, delivered.requested_at_ns)
+        self._note_clocks(delivered, delivered.requested_at_ns)
         if not runs:
             return NOTHING
         for first, last in runs:
@@ -331,8 +361,10 @@ class StreamFold(StreamState):
             position = client.position or 0
             gone = Intervals(contents.gone(position, contents.highest or 0))
             lag, lost = self._can_read(client, contents.confirmed.count_from(position), gone.count, gone)
+            is_anew = self.later and not client.has_lag
+            client.has_lag = True
             yield LagRow(
-                cause,
+                "incarnation" if is_anew else cause,
                 where,
                 self._address,
                 *self._named(client),
@@ -367,7 +399,7 @@ class StreamFold(StreamState):
         self.contents.own.pop(closed.connection_id, None)
         self.clients.unnamed.pop(closed.connection_id.hex(), None)
         self.connections.close(closed.connection_id)
-        return NOTHING
+        return NOTHING if self.connections.alive else self._decreases(_LATER)
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
         self.asked = None
@@ -383,6 +415,7 @@ class StreamFold(StreamState):
         told: list[Told] = [*self._lag_of_pushes(_LATER), *self._not_given()]
         never = self.unconfirmed.never_confirmed(self.connections, clocks=self.contents.clocks, clocks_ns=clocks_ns)
         told += [self._found("index_never_confirmed", *one) for one in never]
+        told += self._decreases(self.connections.last_at_ns - clocks_ns)
         told += self._rows()
         self.contents.keep_rises(chain.from_iterable(self.unconfirmed.open.values()), clocks_ns)
         self._changed = self._shared_changed = False

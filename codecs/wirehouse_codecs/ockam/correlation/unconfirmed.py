@@ -66,12 +66,17 @@ class Unconfirmed:
         if at < 0:
             return
         first, last, where = self.pending[at]
-        if stored.pushed_at_ns is None:
-            return
-        pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
-        if stored.index <= last and (clocks or not arrival(where).is_before(pushed, clocks_ns)):
+        is_sure = not clocks and stored.pushed_at_ns is not None
+        if is_sure and stored.pushed_at_ns is not None:
+            pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
+            is_sure = arrival(where).is_before(pushed, clocks_ns)
+        if stored.index <= last and not is_sure:
             rest = (Pending(first, stored.index - 1, where), Pending(stored.index + 1, last, where))
             self.pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
+
+    def forget_since(self, at_ns: int) -> None:
+        """What was delivered since then isn't judged: nothing shows what came first."""
+        self.pending = [pending for pending in self.pending if pending.where.arrived_at_ns <= at_ns]
 
     def note_open(self, opened: OpenPushes) -> None:
         """Pushes of a connection are open at a window's end."""

@@ -28,7 +28,7 @@ from wirehouse_codecs.ockam.wire import resync as starts
 from wirehouse_codecs.ockam.wire.bare import Malformed
 from wirehouse_codecs.ockam.wire.reader import Reader
 from wirehouse_codecs.ockam.wire.routed import Envelope
-from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.endpoints import Direction, is_within
 from wirehouse_codecs.tcp.framing import SIDES, CutFrames, Feed, Unfinished
 from wirehouse_codecs.tcp.reassembly import Data
 
@@ -56,6 +56,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("answers_data", pa.binary()),
         pa.field("answers_data_bytes", pa.int64()),
         pa.field("answers_unsure", pa.bool_()),
+        pa.field("answers_late", pa.bool_()),
     ]
 )
 
@@ -183,8 +184,7 @@ class _Frames(CutFrames):
         arrays.read(self.data, self.envelope)
         #: By side and piece: how far its bytes are here.
         ends = self._ends + self.shifts[self._owners]
-        sides = zip(self._sides, self.shifts.tolist(), strict=True)
-        here = [np.where(self._owners == n, ends, side.received + shift) for n, (side, shift) in enumerate(sides)]
+        here = [np.where(self._owners == n, ends, reader.end(side)) for n, side in enumerate(SIDES)]
         self._here = np.maximum.accumulate(np.array(here), axis=1)
         self.rows = Rows(self.data, self.envelope, arrays, self.arrived_at_ns, lambda row: Where(*self.where(row)))
 
@@ -203,12 +203,15 @@ class _Frames(CutFrames):
         return np.maximum.accumulate(np.array(own), axis=1)
 
     def held_back(self, coverage: Coverage) -> Array:
-        """By piece: it came with the packet that showed a hole, may have been answered before it came, or may know the
-        rest of a frame that is begun."""
+        """By piece: it came with the packet that showed a hole, or late, may have been answered before it came, or may
+        know the rest of a frame that is begun."""
         found = self._knows_frame(coverage)
+        client = SIDES.index(Direction.CLIENT)
+        if late := coverage.late(Direction.CLIENT):
+            for number in np.flatnonzero(self._owners == client).tolist():
+                found[number] |= is_within(late, int(self._ends[number] + self.shifts[client]))
         unasked_end, found_at = coverage.unasked
         if unasked_end:
-            client = SIDES.index(Direction.CLIENT)
             for number in np.flatnonzero(self._owners == client).tolist():
                 size = len(self._feed.pieces[self._first + number].data)
                 begin = int(self._ends[number] + self.shifts[client]) - size
@@ -300,7 +303,7 @@ class _Frames(CutFrames):
             unsigned(of(words[loops.LIMIT], old.limits), is_pull),
             parts(data, begins, np.where(held, sizes, 0), pa.binary(), held),
             pa.array(sizes.astype(np.int64), mask=~is_push),
-            pa.array(of(np.zeros(len(rows), np.bool_), old.unsure), mask=~answers),
+            *(pa.array(of(np.zeros(len(rows), np.bool_), known), mask=~answers) for known in (old.unsure, old.late)),
         ]
 
 
@@ -319,6 +322,7 @@ class _Carried(NamedTuple):
     indexes: Array
     limits: Array
     unsure: Array
+    late: Array
     held: Array
     begins: Array
     sizes: Array
@@ -335,6 +339,7 @@ class _Carried(NamedTuple):
             np.array([request.index or 0 for request in requests], np.uint64),
             np.array([request.limit or 0 for request in requests], np.uint64),
             np.array([request.state is RequestState.UNSURE or request.shares_id for request in requests], np.bool_),
+            np.array([request.is_late for request in requests], np.bool_),
             np.array([request.data is not None for request in requests], np.bool_),
             np.cumsum(held) - held,
             np.array([request.data_bytes or 0 for request in requests], np.uint32),

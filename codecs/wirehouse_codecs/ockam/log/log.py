@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.session.outcome import Answers, Found, Outcome
-from wirehouse_codecs.ockam.session.requests import RequestKind
+from wirehouse_codecs.ockam.session.requests import Request, RequestKind
 from wirehouse_codecs.ockam.session.session import Session, SessionState
 from wirehouse_codecs.ockam.wire.messages import (
     CreatePartitionedRequest,
@@ -45,11 +46,13 @@ from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
+#: Streams of open creates that a session's row names.
+MOST_ABOUT: Final = 1_024
 OTHER: Final = "other"
 #: What can't be read at addresses of secure channels, which begin at a listener of such a name; of so many addresses.
 SECURE_CHANNEL: Final = "secure channel"
@@ -93,12 +96,14 @@ ANSWERS_TYPE: Final = pa.struct(
         ("data", pa.binary()),
         ("data_bytes", pa.int64()),
         ("unsure", pa.bool_()),
+        ("late", pa.bool_()),
     ]
 )
 SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("bytes", pa.int64())])
 _OPEN_PUSHES: Final = pa.struct(
     [("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("capture_id", pa.binary()), ("count", pa.int64())]
 )
+_ABOUT: Final = pa.struct([("stream_address", pa.string()), ("stream_name", pa.string()), ("partition", UINT)])
 _COUNTS: Final = ("creates", "pushes", "confirmed", "pulls", "delivered")
 SESSION_TYPE: Final = pa.struct(
     [
@@ -111,6 +116,7 @@ SESSION_TYPE: Final = pa.struct(
         ("open_pushes", pa.list_(_OPEN_PUSHES)),
         ("closed", pa.bool_()),
         ("closed_at_ns", pa.int64()),
+        ("about", pa.list_(_ABOUT)),
     ]
 )
 #: Columns of the log, of which only the struct of the row's own kind is there.
@@ -146,7 +152,9 @@ class Conversation:
         carried = None if snapshot is None else CODEC.read(snapshot)
         self._reader = Reader(options, started_late=late, state=None if carried is None else carried.reader)
         state = None if carried is None else carried.session
-        self._session = Session(options, started_late=late, state=state, peer_received=connection.peer_received)
+        self._session = Session(
+            options, started_late=late, state=state, peer_received=connection.peer_received, late=connection.late
+        )
         #: Frames and bytes of other traffic, by direction and name.
         self._skips: dict[tuple[Direction, str], tuple[int, int]] = {} if carried is None else carried.skips
         #: Addresses between which a secure channel is.
@@ -325,7 +333,7 @@ class Conversation:
         session, memory = self._session, self._session.memory
         names = sorted(memory.names)
         pushes = Counter(
-            (request.target, request.where.place.arrived_at_ns, request.where.place.capture_id)
+            (request.target, self._sent_since_ns(request), request.where.place.capture_id)
             for request in memory.requests
             if request.kind is RequestKind.PUSH
         )
@@ -342,7 +350,22 @@ class Conversation:
             ],
             "closed": session.ended is not None,
             "closed_at_ns": self._closed_at_ns,
+            "about": self._about() if session.coverage.partial or session.ended is not None else [],
         }
+
+    def _about(self) -> list[dict[str, Any]]:
+        """The streams that it spoke of: those by their addresses, and then by their names."""
+        memory = self._session.memory
+        asked = ((request.name, at) for request in memory.requests for at in range(request.partitions or 1))
+        names = dict.fromkeys([*memory.addresses, *((name, at or 0) for *_, name, at in memory.keys)])
+        names |= dict.fromkeys((name, at) for name, at in islice(asked, MOST_ABOUT) if name is not None)
+        by_address = ((address, None, None) for address in memory.streams)
+        fields = _ABOUT.names
+        return [dict(zip(fields, one, strict=True)) for one in (*by_address, *((None, *name) for name in names))]
+
+    def _sent_since_ns(self, request: Request) -> int:
+        """When a request was sent; of one that came late, the earliest moment at which it can have been."""
+        return (self._connection.first if request.is_late else request.where.place).arrived_at_ns
 
     # Carried state
 

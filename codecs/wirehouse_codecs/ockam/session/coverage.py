@@ -9,18 +9,21 @@ A session may only find what no missing message could disprove. This module keep
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
 
+- When late bytes were sent isn't known: they were sent again, or waited behind such (`late`).
+
 Each frame goes through `take` first, which returns what its sender knew, and then through `find_frame` or
 `take_undecodable`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.wire.reader import Received
-from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived, other
+from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived, is_within, other
 
 
 class Sender(NamedTuple):
@@ -36,6 +39,8 @@ class Sender(NamedTuple):
     is_early: bool
     #: Of a request: its answer may have come before it, and answered nothing then.
     may_be_answered: bool
+    #: Nobody knows when it was sent: its bytes, or some before them, came late.
+    is_late: bool = False
 
 
 @dataclass(slots=True)
@@ -56,6 +61,8 @@ class Coverage:
     gap: Place | None = None
     #: None = a side had received what came before.
     peer_received_of: PeerReceived | None = field(default=None, init=False)
+    #: None = nothing came late.
+    late_of: Late | None = field(default=None, init=False)
     #: The place with which the first frame of a side was found, from its begin on or after a search.
     found_at: dict[Direction, Place] = field(default_factory=dict, init=False)
 
@@ -83,6 +90,10 @@ class Coverage:
             return self.peer_received_of(direction, byte_end)
         return self.taken[other(direction)]
 
+    def late(self, direction: Direction) -> Sequence[tuple[int, int]]:
+        """Where bytes of a side stand of which nobody knows when they were sent."""
+        return () if self.late_of is None else self.late_of(direction)
+
     def miss(self, since_ns: int) -> None:
         """Messages were missed; the first of them may have been sent at `since_ns`."""
         self.missed += 1
@@ -107,7 +118,8 @@ class Coverage:
         if may_be_answered and is_fresh:
             may_be_answered = self.peer_received(direction, end) < self.unasked_end
         self.taken[direction] = end
-        return Sender(is_fresh, is_fresh and is_behind, knows_frame, is_early, may_be_answered)
+        is_late = is_within(self.late(direction), end)
+        return Sender(is_fresh, is_fresh and is_behind, knows_frame, is_early, may_be_answered, is_late)
 
     def find_frame(self, received: Received, sender: Sender) -> bool:
         """A frame is found; whether it was held back: it may have been sent earlier than it came."""

@@ -87,7 +87,7 @@ def open_request(memory: Memory, frame: Frame, kind: RequestKind, is_right: bool
     if not is_right:
         memory.requests.add(Request(RequestKind.OTHER, frame.where, frame.requester, frame.at))
         return
-    request = Request(kind, frame.where, frame.requester, frame.at, **asked)
+    request = Request(kind, frame.where, frame.requester, frame.at, is_late=frame.sender.is_late, **asked)
     if frame.sender.may_be_answered or (frame.partial and _may_be_answered(memory, frame, request)):
         request.state = RequestState.UNSURE
     memory.requests.add(request)

@@ -51,6 +51,8 @@ class Answers:
     #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
     #: that of another request. Also of a push after messages were missed, whose id may be that of an earlier one.
     unsure: bool
+    #: Nobody knows when the request was sent: it arrived late, or what was sent before it did.
+    late: bool
 
     @classmethod
     def of(cls, request: Request, *, with_data: bool = True) -> Answers:
@@ -66,6 +68,7 @@ class Answers:
             data=request.data if with_data else None,
             data_bytes=request.data_bytes,
             unsure=request.was_unsure or request.state is RequestState.UNSURE or request.shares_id,
+            late=request.is_late,
         )
 
 

@@ -147,6 +147,8 @@ class Request:
     #: Of a GetIndex: client, stream, partition; and what the answer is at least.
     key: tuple[str, str, int | None] | None = None
     least: int | None = None
+    #: Nobody knows when it was sent: it came late.
+    is_late: bool = False
     state: RequestState = RequestState.OPEN
     #: Its place among those that were added.
     number: int = field(default=-1, init=False)

@@ -46,7 +46,7 @@ from wirehouse_codecs.ockam.session.undecoded import ASKS, note_undecoded
 from wirehouse_codecs.ockam.wire.messages import Kind, Message, Names
 from wirehouse_codecs.ockam.wire.reader import Received
 from wirehouse_codecs.ockam.wire.routed import route_text
-from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
+from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived
 from wirehouse_codecs.tcp.events import End
 
 #: An answer may be so long on its way when its connection is reset.
@@ -99,11 +99,13 @@ class Session:
         started_late: bool = False,
         state: SessionState | None = None,
         peer_received: PeerReceived | None = None,
+        late: Late | None = None,
     ) -> None:
         self._options = options
         state = state or SessionState(Coverage.begin(started_late=started_late), Memory(), 0)
         self.coverage, self.memory, self.now_ns = state
         self.coverage.peer_received_of = peer_received
+        self.coverage.late_of = late
         self.memory.serve(options.stream_services, options.index_services)
         self.ended: End | None = None
 

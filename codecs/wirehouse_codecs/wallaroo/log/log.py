@@ -51,7 +51,7 @@ from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
 
-SNAPSHOT_VERSION: Final = 10
+SNAPSHOT_VERSION: Final = 11
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
@@ -103,8 +103,9 @@ class Conversation:
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
-        #: Sides that may have said something before the first bytes came; None = none came yet.
-        self._unseen: list[Direction] | None = None
+        #: Sides of which bytes or a hole came; those whose beginning may be missing.
+        self._begun: set[Direction] = set()
+        self._lacks: set[Direction] = set()
         #: Since when nobody knows which side sent first what comes, while no frames were read.
         self._doubt_ns: int | None = None
         self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
@@ -113,18 +114,23 @@ class Conversation:
             self._told = self._rows()
 
     def _new_session(self, dialect: Dialect) -> Session:
-        unseen = self._unseen or ()
         session = Session(
             dialect,
             self._options,
             started_late=self._late,
-            unseen=unseen,
             cookie_hash=self._cookie_hash,
             peer_received=self._connection.peer_received,
             is_late=self._connection.is_late,
         )
         session.memory.doubt_ns = self._doubt_ns
+        session.memory.lacks |= self._lacks
+        session.memory.follow(self._unseen)
         return session
+
+    @property
+    def _unseen(self) -> set[Direction]:
+        """Sides of which nothing came, and nothing was captured that tells where their bytes begin."""
+        return set(self._connection.guessed_sides) - self._begun
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -138,7 +144,25 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        self._notice_unseen()
+        read = 0
+        if len(self._begun) < len(Direction):
+            for at, piece in enumerate(pieces):
+                if piece.direction not in self._begun:
+                    self._read(pieces[read:at])
+                    self._begin(piece)
+                    read = at
+        self._read(pieces[read:] if read else pieces)
+
+    def _begin(self, piece: Data) -> None:
+        """The first bytes of a side come: before them some may be missing."""
+        self._begun.add(piece.direction)
+        if not piece.byte_start and self._connection.may_lack_beginning(piece.direction):
+            self._lacks.add(piece.direction)
+            if self._fast.session is not None:
+                self._fast.session.memory.lacks.add(piece.direction)
+
+    def _read(self, pieces: Sequence[Data]) -> None:
+        self._follow_sides()
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 self._take(self._fast.receive(piece.direction, piece.data, piece.place))
@@ -158,7 +182,8 @@ class Conversation:
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
-        self._notice_unseen()
+        self._begun.add(hole.direction)
+        self._follow_sides()
         self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def doubt(self, place: Place) -> None:
@@ -190,10 +215,10 @@ class Conversation:
         if session.memory.credits is not None:
             self._turn(closed.place, None, 0, session.memory.credits)
 
-    def _notice_unseen(self) -> None:
-        """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
-        if self._unseen is None:
-            self._unseen = self._connection.guessed_sides
+    def _follow_sides(self) -> None:
+        """What comes next is judged by what is known of the sides now."""
+        if self._fast.session is not None:
+            self._fast.session.memory.follow(self._unseen)
 
     # Frames
 
@@ -410,7 +435,16 @@ class Conversation:
         """The state as text. It holds cookies and other bytes of the wire, so it is sealed where it is stored."""
         memory = None if self._fast.session is None else self._fast.session.memory
         return CODEC.write(
-            Carried(self._fast.reader, memory, self._names, self._credits, self._cookies, self._unseen, self._doubt_ns)
+            Carried(
+                self._fast.reader,
+                memory,
+                self._names,
+                self._credits,
+                self._cookies,
+                self._begun,
+                self._lacks,
+                self._doubt_ns,
+            )
         )
 
     def _restore(self, carried: Carried) -> None:
@@ -426,7 +460,7 @@ class Conversation:
             )
         self._fast = runner.Connection(reader, self._options, self._new_session, session)
         self._names, self._credits, self._cookies = carried.names, carried.credits, carried.cookies
-        self._unseen, self._doubt_ns = carried.unseen, carried.doubt_ns
+        self._begun, self._lacks, self._doubt_ns = carried.begun, carried.lacks, carried.doubt_ns
         self._name_characters = sum(map(len, self._names.values()))
 
 
@@ -439,7 +473,8 @@ class Carried:
     names: dict[int, str]
     credits: _Credits
     cookies: set[bytes]
-    unseen: list[Direction] | None
+    begun: set[Direction]
+    lacks: set[Direction]
     doubt_ns: int | None
 
 

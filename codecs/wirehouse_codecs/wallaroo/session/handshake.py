@@ -43,7 +43,7 @@ def take_early_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
 def take_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
     """OK: the first credits, and how far the worker is with the streams that it knows."""
     # The first that a worker says: all that comes after it is known.
-    hello_missed = Direction.CLIENT in memory.lacks
+    hello_missed = Direction.CLIENT in memory.lacks | memory.unseen
     memory.lacks = memory.lacks - {Direction.SERVER} | ({Direction.CLIENT} if memory.late else set())
     memory.late = False
     memory.accepted = memory.answered = True

@@ -38,6 +38,8 @@ class Memory:
     #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
     late: bool = False
     lacks: set[Direction] = field(default_factory=set)
+    #: Sides that may have said something, although nothing of them was captured so far.
+    unseen: set[Direction] = field(default_factory=set)
     #: What the sides said may have come in another order.
     unordered: bool = False
     #: From when on that is so, if it is not for all that comes.
@@ -99,23 +101,20 @@ class Memory:
     #: When the worker said something last without having received what broke the rule.
     unaware_ns: int = 0
 
-    @classmethod
-    def begin(cls, dialect: Dialect, *, started_late: bool, unseen: Collection[Direction]) -> Memory:
-        """Before the first frame.
-
-        `started_late`: the capture began after the connection did. `unseen`: sides of which nothing was captured when
-        the other one said something, so that they may have said anything.
-        """
-        return cls(dialect, late=started_late, lacks=set(unseen), unordered=bool(unseen))
-
     @property
     def partial(self) -> bool:
         """The capture lacks some of it."""
-        return self.late or bool(self.lacks)
+        return self.late or bool(self.lacks or self.unseen)
 
     def may_miss(self, side: Direction) -> bool:
         """`side` may have said more than was captured."""
-        return self.late or side in self.lacks
+        return self.late or side in self.lacks or side in self.unseen
+
+    def follow(self, unseen: Collection[Direction]) -> None:
+        """Of these sides nothing was captured that tells where their bytes begin, and so they may have begun before."""
+        self.unseen = set(unseen)
+        # The worker answers what the connector said, which may come later.
+        self.unordered = self.unordered or Direction.CLIENT in self.unseen
 
     def stream(self, stream_id: int) -> Stream | None:
         """The stream of an id, made if there is room for it."""

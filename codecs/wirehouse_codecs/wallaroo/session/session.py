@@ -18,7 +18,7 @@ remembered (memory.py) and note in judging.py's `Judgement` what is found; outco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction, PeerReceived
@@ -60,7 +60,7 @@ def everything(_side: Direction, _byte_end: int) -> int:
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late` and `unseen` are those of `Memory.begin`. `state` is the memory of an earlier window, to continue
+    `started_late`: the capture began after the connection did. `state` is the memory of an earlier window, to continue
     from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
     received when it sent those before a position. `is_late`: nobody knows when the byte before a position was sent.
     """
@@ -71,7 +71,6 @@ class Session:
         options: WallarooOptions,
         *,
         started_late: bool = False,
-        unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         peer_received: PeerReceived = everything,
         is_late: Callable[[Direction, int], bool] = lambda _direction, _byte_end: False,
@@ -81,7 +80,7 @@ class Session:
         self._peer_received = peer_received
         self._is_late = is_late
         self._cookie_hash = cookie_hash
-        self.memory = state or Memory.begin(dialect, started_late=started_late, unseen=unseen)
+        self.memory = state or Memory(dialect, late=started_late)
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""

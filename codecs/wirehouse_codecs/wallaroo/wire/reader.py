@@ -3,7 +3,8 @@
 `Reader` puts framer, detection and decoder together. Until the dialect is known it holds the frames back, at most
 `HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
 connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
-other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. A hole
+other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. What
+was passed over before a dialect was found is read again then: by it a shorter row of frames is credible. A hole
 within one frame whose length was captured costs that frame alone: the next one begins at its known place. Where holes
 leave few frames between them, as a snap length does, a short row is credible if it reaches the next hole and names a
 stream that is known.
@@ -32,6 +33,8 @@ from wirehouse_codecs.wallaroo.wire.resync import READINGS, resynchronise
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
+#: So much is read again once the dialect is known.
+TAKEN_BYTES: Final = 1 << 18
 #: Of bytes in which no frame begins each so many are a row, wherever pieces end.
 PASSED_BYTES: Final = 1 << 16
 #: So many frames in a row that end at a hole are credible without a stream that is known.
@@ -64,6 +67,15 @@ class _Waiting(NamedTuple):
     missing: int = 0
 
 
+class Taken(NamedTuple):
+    """A piece, or a hole of so many bytes, as the reader got it."""
+
+    direction: Direction
+    place: Place
+    data: bytes = b""
+    missing: int = 0
+
+
 class Rest(NamedTuple):
     """From where to where bytes stand that no frame is told from, for good, and the rule that says why."""
 
@@ -86,6 +98,8 @@ class ReaderState:
     pieces: dict[Direction, list[tuple[int, Place]]] = field(default_factory=lambda: {side: [] for side in _SIDES})
     at: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
     searching: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
+    #: The capture began after the connection did.
+    late: bool = False
     #: Some of what the connector said before the dialect was known was not captured.
     lacks: bool = False
     #: While a start is looked for: how many bytes of the head are none.
@@ -95,6 +109,12 @@ class ReaderState:
     waiting: list[_Waiting] = field(default_factory=list)
     #: Frames that wait for the dialect.
     held: list[tuple[Direction, Place, Framed]] = field(default_factory=list)
+    #: All that came before the dialect was known; None once that is over.
+    taken: list[Taken] | None = None
+    #: In some of that a start was looked for, and given up. It is read again once a dialect is found.
+    gave_up: bool = False
+    #: The dialect that was found then: by it shorter rows are credible, which may show another one.
+    guess: str | None = None
     unsupported_told: bool = False
     #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
     not_decoded: dict[Direction, list[int]] = field(default_factory=lambda: {side: [0, 0] for side in _SIDES})
@@ -119,6 +139,7 @@ class Reader(ReaderState):
         self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
         self._waiting_bytes = sum(len(one.data) for one in self.waiting)
         self._held_bytes = sum(len(framed.body) for _, _, framed in self.held)
+        self._taken_bytes = sum(len(one.data) for one in self.taken or ())
         #: No more bytes come.
         self._ended = False
 
@@ -147,21 +168,58 @@ class Reader(ReaderState):
 
     def unread_from(self, direction: Direction) -> int:
         """Where the first byte of `direction` stands that is in no frame and no row of other bytes yet."""
+        if self.taken is not None and self.gave_up:
+            return 0
         framer = self.framers.get(direction)
         held = [framed.byte_start for side, _, framed in self.held if side is direction]
         return min([self.at[direction] if framer is None else framer.byte_start, *held])
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
-        if self._waits(direction):
-            return self._wait(_Waiting(self._end(other(direction)), place, data))
-        return self._receive(direction, data, place)
+        return self._take_next(Taken(direction, place, data=data))
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for.
 
         Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
         """
+        return self._take_next(Taken(direction, place, missing=missing))
+
+    def _take_next(self, taken: Taken) -> list[Received]:
+        found = self._read(taken)
+        if self.taken is None:
+            return found
+        self.taken.append(taken)
+        self._taken_bytes += len(taken.data)
+        is_full = len(self.taken) >= HELD_FRAMES or self._taken_bytes >= TAKEN_BYTES
+        if self.detection is None and not is_full:
+            return [] if self.gave_up else found
+        if self.gave_up:
+            return self._read_again(found)
+        self.taken = None
+        return found
+
+    def _read(self, taken: Taken) -> list[Received]:
+        direction, place, data, missing = taken
+        return self._read_hole(direction, missing, place) if missing else self._read_bytes(direction, data, place)
+
+    def _read_again(self, found: Iterable[Received]) -> list[Received]:
+        """Read all that came once more, with what was found: the dialect and the streams that frames name."""
+        named = {one for each in found if each.decoded.frame is not None for one in _streams_of(each.decoded.frame)}
+        again = Reader(self._options, started_late=self.late)
+        again.guess = None if self.dialect is None else self.dialect.name
+        knows_stream, taken, again.taken = self.knows_stream, self.taken or [], None
+        again.knows_stream = lambda stream_id: stream_id in named or knows_stream(stream_id)
+        read = [one for each in taken for one in again._read(each)]
+        vars(self).update(vars(again) | {"knows_stream": knows_stream})
+        return read
+
+    def _read_bytes(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        if self._waits(direction):
+            return self._wait(_Waiting(self._end(other(direction)), place, data))
+        return self._receive(direction, data, place)
+
+    def _read_hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         found = self._begin(direction, final=True) if direction is self.sought else []
         cut = b""
         if direction is self.sought:
@@ -177,6 +235,13 @@ class Reader(ReaderState):
 
         Not `closed`: the capture ends, which is no fault of an unfinished frame.
         """
+        found = self._finish(place, closed=closed)
+        if self.taken is None or not self.gave_up:
+            return found
+        found = self._read_again(found)
+        return found + self._finish(place, closed=closed)
+
+    def _finish(self, place: Place, *, closed: bool) -> list[Received]:
         found: list[Received] = []
         self._ended = True
         while self.sought is not None:
@@ -242,6 +307,7 @@ class Reader(ReaderState):
             self.detector.lacks = True
         if self.detection is not None:
             return [_undecodable(direction, place, end - len(pending), pending, CUT)]
+        self.gave_up = self.gave_up or bool(pending)
         # Holes of a side with no frame between are one to whoever judges.
         holes = takewhile(lambda one: one[2].reason == CUT, self.held[:-3:-1])
         if direction not in {side for side, _, _ in holes}:
@@ -274,7 +340,7 @@ class Reader(ReaderState):
         # Who was waited for may have to wait in turn; who wasn't goes on.
         take, waiting = self._receive, list[_Waiting]()
         if direction is self.sought:
-            take, waiting = self.receive, self._found_start()
+            take, waiting = self._read_bytes, self._found_start()
         taken, already = 0, at
         for end, place in pieces:
             before = bisect_left(waiting, end, taken, key=_after)
@@ -328,11 +394,12 @@ class Reader(ReaderState):
         `begins` where bytes are missing needs none of this. Before the dialect is known there is no such row but at
         the end.
         """
-        if self.dialect is None:
+        dialect = self.dialect or (None if self.guess is None else DIALECTS[self.guess])
+        if dialect is None:
             return self._ended
-        framer = Framer(self.dialect.byte_order, self._limit(direction))
+        framer = Framer(dialect.byte_order, self._limit(direction))
         frames = [
-            decode(framed.body, self.dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
+            decode(framed.body, dialect, self._options.version_form).frame for framed in framer.receive(bytes(row))
         ]
         first = frames[0] if frames else None
         if first is None or begins:
@@ -344,6 +411,7 @@ class Reader(ReaderState):
 
     def _pass_over(self, direction: Direction, size: int) -> list[Received]:
         """Bytes at which no frame begins, after what came before the last of them."""
+        self.gave_up = self.gave_up or self.detection is None
         head, pieces = self.heads[direction], self.pieces[direction]
         start, until = self.at[direction], self.at[direction] + size
         found = self._let_pass(until) if direction is self.sought else []
@@ -409,9 +477,9 @@ class Reader(ReaderState):
             if one.data and one.missing:
                 found += self._come_to_hole(direction, one.missing, one.place, one.data)
             elif one.missing:
-                found += self.hole(direction, one.missing, one.place)
+                found += self._read_hole(direction, one.missing, one.place)
             else:
-                found += self.receive(direction, one.data, one.place)
+                found += self._read_bytes(direction, one.data, one.place)
         return found
 
     # Frames
@@ -509,11 +577,13 @@ class Reader(ReaderState):
 
 def _begin(options: WallarooOptions, started_late: bool) -> ReaderState:
     """Before the first byte."""
-    state = ReaderState(searching=dict.fromkeys(_SIDES, started_late), lacks=started_late)
+    state = ReaderState(searching=dict.fromkeys(_SIDES, started_late), late=started_late, lacks=started_late)
     if options.forced is not None:
         dialect = DIALECTS[options.forced]
         state.order = dialect.byte_order
         state.detection = Detection(dialect, dialect.name, "forced by the configuration")
+    else:
+        state.taken = []
     return state
 
 

@@ -197,11 +197,19 @@ def test_sending_everything() -> None:
     assert told == "m5 p5 p5+4 m6 p6 end"
 
 
-@pytest.mark.parametrize("packet", [METADATA, raw(1), raw(0), lz(1), SMALL, SkipBytes(0), Notify()], ids=repr)
+@pytest.mark.parametrize("packet", [METADATA, raw(1), raw(0), lz(1), SMALL, SkipBytes(1), Notify()], ids=repr)
 def test_nothing_comes_after_the_end(packet: DataPacket) -> None:
     dialogue = Dialogue(PLAN)
     dialogue.sender.pass_over(5)
     assert dialogue.send(packet) == "past_end"
+
+
+def test_a_skip_of_0_bytes_is_nothing() -> None:
+    told = Dialogue(PLAN).send(SkipBytes(0), METADATA, SkipBytes(0), METADATA, raw(4), SkipBytes(0))
+    assert told == "m4 m5 m5 p5 p5+4 p5+4"
+    dialogue = Dialogue(PLAN)
+    dialogue.sender.pass_over(5)
+    assert dialogue.send(SkipBytes(0)) == "end"
 
 
 def test_pieces_alternate() -> None:

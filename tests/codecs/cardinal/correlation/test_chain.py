@@ -761,6 +761,20 @@ def test_a_start_that_is_only_below_or_above_the_feed_is_no_other_branch(
     assert told.found == found
 
 
+@pytest.mark.parametrize("more", ["", " n6:a5"])
+def test_a_start_that_only_incomplete_children_name_is_mentioned(
+    story: MakeStory, chain_of: ChainOf, named: Named, more: str
+) -> None:
+    told = story("a5 m6:a5" + more + " " + chain_of("m", 7, 12, "m6") + " z30:y29", start="a5", reorg_threshold=4)
+    for child in ("m6", *more.split()):
+        told.first(child.partition(":")[0])
+        told.batch(child.partition(":")[0])
+    told.send(named("m", 7, 12))
+    told.wait(2 * HORIZON_NS)
+    told.first("z30")
+    assert (told.head, told.found) == ("a5", [])
+
+
 def test_children_of_a_block_without_a_batch_are_no_further_finding(story: MakeStory) -> None:
     told = story("a0 b1:a0 x1:a0 y2:x1 z3", start="a0", reorg_threshold=4)
     told.first("x1")

@@ -48,7 +48,8 @@ def columns(messages: Sequence[Message]) -> pa.RecordBatch:
 
 def assembled(blocks: Sequence[Sequence[Message]]) -> Assembled:
     bounds = np.cumsum([0, *map(len, blocks)])
-    return assemble_columns(columns([message for block in blocks for message in block]), bounds)
+    found = assemble_columns(columns([message for block in blocks for message in block]), bounds)
+    return found._replace(updates=list(found.updates))
 
 
 def readable(messages: Iterable[Message]) -> Block:
@@ -58,7 +59,7 @@ def readable(messages: Iterable[Message]) -> Block:
 
 def told(found: Assembled, block: int, first: int) -> tuple[Any, ...]:
     """What was assembled of a block whose first row is `first`."""
-    mine = [row for row in found.updates.to_pylist() if row["block"] == block]
+    mine = [row for some in found.updates for row in some.to_pylist() if row["block"] == block]
     content = sorted((row["key"], row["value"], row["row"] - first) for row in mine)
     counts = [(one["name"], one["messages"]) for one in found.counts[block].as_py()]
     rows = (int(column[block]) - first for column in (found.batch, found.completed))

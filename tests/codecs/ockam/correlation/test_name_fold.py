@@ -254,6 +254,20 @@ def test_an_index_is_not_lowered_between_clocks() -> None:
     assert told == []
 
 
+@pytest.mark.parametrize(("ahead_ns", "found"), [(-1, ["index_never_saved"]), (0, [])])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_index_may_have_been_saved_by_another_clock(ahead_ns: int, found: list[str], *, first: bool) -> None:
+    fold, talk = Fold(NAME_KEY), Talk(now_ns=100)
+    told = list[Told]()
+    for client, index in [("you", 1), ("me", 3), ("me", 9), ("you", 1)]:
+        at = talk.where("b")
+        shows = client == "you" and first is (len(told) == 0 and talk.byte == 1)
+        asked_at_ns = at.arrived_at_ns + ahead_ns if shows else at.arrived_at_ns - 1
+        told += fold.take(Got(at, client, "orders", None, index, requested_at_ns=asked_at_ns))
+    told += [*fold.take(Closed(b"b")), *fold.end_window()]
+    assert [one.rule.name for one in of(Found, told)] == found
+
+
 def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ() -> None:
     def found(apart_ns: int, second: bytes) -> list[str]:
         fold, talk, told = Fold(NAME_KEY), Talk(), list[Told]()
@@ -268,7 +282,7 @@ def test_two_captures_show_no_order_of_inits_within_what_their_clocks_may_differ
         return [one.rule.name for one in of(Found, told)]
 
     both = ["create_other_name", "address_changed"]
-    assert found(9, b"capture") == ["create_other_name"]
+    assert found(9, b"capture") == both
     assert found(9, b"another") == []
     assert found(CLOCKS_NS + 9, b"another") == both
 

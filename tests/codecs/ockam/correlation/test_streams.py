@@ -81,6 +81,7 @@ class Model:
         self.settled_ns = self.now_ns = -1
         self.unnamed: dict[bytes, int] = {}
         self.clocks, self.by_clocks = False, set[int]()
+        self.decreased: list[Where] = []
         self.alive = alive = set[bytes]()
         pushes: list[Pushed] = []
         for step in steps:
@@ -91,6 +92,7 @@ class Model:
                 case Closed(connection_id) if alive:
                     alive.discard(connection_id)
                     self.settled_ns = self.settled_ns if alive else self.now_ns
+                    self.find_decreased(judged=not alive)
                 case Pushed():
                     pushes.append(step)
                 case Answered():
@@ -112,8 +114,14 @@ class Model:
             sent += [pushed.at_ns for pushed in pushes]
             # By two clocks nothing shows that a push which is open was sent later.
             excused = index in self.by_clocks or (self.clocks and pushes)
-            if not excused and all(at_ns is None or at_ns > where.arrived_at_ns for at_ns in sent):
+            if not excused and all(at_ns is not None and at_ns > where.arrived_at_ns for at_ns in sent):
                 self.found.add(("index_never_confirmed", where))
+
+    def find_decreased(self, *, judged: bool) -> None:
+        """No connection is open: nothing shows two clocks any more."""
+        if judged:
+            self.found |= {("index_decreases", where) for where in self.decreased}
+            self.decreased.clear()
 
     @property
     def confirmed(self) -> set[int]:
@@ -128,7 +136,11 @@ class Model:
         ]
         # An answer that comes no later than its request shows that two clocks tell the time.
         pushed_ns = stored.pushed_at_ns
-        self.clocks |= pushed_ns is not None and pushed_ns >= stored.where.arrived_at_ns
+        if not self.clocks and pushed_ns is not None and pushed_ns >= stored.where.arrived_at_ns:
+            self.clocks = True
+            # All is said within what clocks may differ by.
+            self.decreased.clear()
+            self.unconfirmed.clear()
         if self.clocks and pushed_ns is not None:
             self.by_clocks.add(stored.index)
         if stored.index in self.confirmed:
@@ -136,7 +148,7 @@ class Model:
         elif self.clocks:
             pass
         elif max(before, default=0) > stored.index and max(own, default=0) <= stored.index:
-            self.found.add(("index_decreases", stored.where))
+            self.decreased.append(stored.where)
         self.confirms.append(stored)
 
     def deliver(self, event: Delivered) -> None:

@@ -397,6 +397,11 @@ def check_alike(*runs: Sequence[Data | Hole]) -> None:
         assert found[1] == expected[1]
 
 
+@pytest.mark.parametrize("seed", [1022, 2000, 2020])
+def test_a_side_that_is_searched_and_says_nothing_more_stays_as_far_as_it_is(seed: int) -> None:
+    check(seed, Envelope.CBOR32, Chances(odd=40, damaged=5), holes=True)
+
+
 def test_what_is_asked_in_the_packet_that_shows_a_hole_may_have_been_answered() -> None:
     pieces = begun()
     more = after(pieces, (C, PushRequest(3, b"data")), (C, PushRequest(4, b"data")), missing=5)

@@ -186,6 +186,16 @@ def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int
     assert (closed.place.record_number, closed.place.arrived_at_ns) == (4, silent_ns + OPTIONS.hole_wait_ns)
 
 
+def test_a_second_reset_that_stands_elsewhere_is_counted() -> None:
+    talk = Dialogue().open()
+    for direction, start in ((S, 1_000), (S, 1_000), (S, 2_000), (C, 3_000)):
+        assert talk.send(direction, start, flags=RST) == []
+    assert (talk.connection.server.strays, talk.connection.client.strays) == (1, 1), "one is a copy"
+    talk.send(C, 0, b"goes on")
+    assert plain(talk.send(S, 0, b"me too", acknowledgment=7)) == ["reset of server ignored", ("server", 0, b"me too")]
+    assert (talk.connection.server.strays, talk.connection.client.strays) == (2, 1)
+
+
 def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None:
     talk = Dialogue().open()
     talk.send(S, 1_000, flags=RST)

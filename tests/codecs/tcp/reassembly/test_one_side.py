@@ -289,6 +289,20 @@ def test_bytes_that_were_acknowledged_before_they_came_were_sent_before(
     assert (client.is_late(9), client.peer_received(9)) == (False, 6)
 
 
+@pytest.mark.parametrize(("window", "before"), [(0, 1000), (1, 1000), (0, 0)])
+def test_what_follows_may_have_waited_for_a_window_or_for_bytes_sent_again(window: int, before: int) -> None:
+    """A host that never had a window doesn't mean it."""
+    talk = Dialogue().open(window=before)
+    talk.send(C, 0, b"abc")
+    talk.send(S, 0, acknowledgment=3, window=window)
+    talk.send(C, 3, b"def")
+    talk.send(C, 3, b"def")
+    talk.send(C, 6, b"ghi")
+    client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
+    full, again = ([end for end in range(9) if client.has_stalled(end, is_full=full)] for full in (True, False))
+    assert (full, again) == ([3] if before and not window else [], [6])
+
+
 def test_bytes_before_a_segment_without_any_were_sent_before() -> None:
     """The segment was sent behind them, by someone who didn't know the answer yet. Nobody captured them then."""
     talk = Dialogue().open()

@@ -18,12 +18,12 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 Row = dict[str, Any]
 
 
-@pytest.mark.parametrize("seed", fast_first([171, *range(171), *range(172, 1_000)], 4, most=30))
+@pytest.mark.parametrize("seed", fast_first([171, *range(171), *range(172, 1_000)], 4, most=12))
 def test_a_legal_network_breaks_no_rule(seed: int) -> None:
     assert found(segments(landed_packets(Network(seed).packets), PORT)) == set()
 
 
-@pytest.mark.parametrize("seed", fast_first(range(1_000, 2_000), 4, most=30))
+@pytest.mark.parametrize("seed", fast_first(range(1_000, 2_000), 4, most=12))
 def test_what_a_tap_has_of_a_legal_network_breaks_no_rule(seed: int) -> None:
     packets = captured(Network(seed).packets, {PORT}, any_tap(seed))
     assert found(segments(landed_packets(packets), PORT)) == set()
@@ -34,7 +34,7 @@ def told(network: Network) -> list[Row]:
     return read_log(rows, log.starter(WallarooOptions(), b"key"), schema.SCHEMA)
 
 
-@pytest.mark.parametrize("seed", fast_first(range(400, 600), 4, most=40))
+@pytest.mark.parametrize("seed", fast_first(range(400, 600), 4, most=15))
 def test_sessions_and_streams_are_known_as_they_were(seed: int) -> None:
     network = Network(seed, aborts=False, restarts=False)
     rows = told(network)
@@ -61,7 +61,7 @@ def test_sessions_and_streams_are_known_as_they_were(seed: int) -> None:
         assert stream["last_acked"] == one.last_acked
 
 
-@pytest.mark.parametrize("seed", fast_first(range(600, 700), 2, most=30))
+@pytest.mark.parametrize("seed", fast_first(range(600, 700), 2, most=12))
 def test_the_progress_of_a_stream_is_that_of_its_sessions(seed: int) -> None:
     network = Network(seed, aborts=False, restarts=False)
     followed: dict[tuple[str, int], Followed | None] = {}

@@ -13,7 +13,10 @@ import pytest
 
 from tests.support.landed import LATE_NS, landed_file, landed_packets, read_log, segments
 from tests.support.searches import fast_first
-from wirehouse_codecs.tcp.endpoints import Direction
+from tests.support.wallaroo_by_hand import hello, notify, ok
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.packets import ACK, SYN
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds, keys
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.log import log, schema
@@ -104,6 +107,24 @@ def test_a_legal_capture_without_a_side_or_half_of_it_breaks_no_rule(
 def test_a_good_vector_without_a_side_or_half_of_it_breaks_no_rule(path: Path, port: int, seeds: range) -> None:
     for name, rows in parts(segments(landed_file(path), port), seeds):
         assert (name, found(rows)) == (name, set())
+
+
+@pytest.mark.parametrize("dialect", [AUTO, "v3"])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_side_is_unseen_until_it_is_known_where_its_bytes_begin(dialect: str, answered: bool) -> None:
+    """HELLO comes on the SYN (RFC 7413), and NOTIFY before OK: a violation, if nothing of the worker is missing."""
+    client, server = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", PORT)
+    first, second = hello().data, notify().data
+    acknowledges = 500 if answered else 500 + len(ok().data)
+    sent = [
+        tcp_packet(client, server, sequence=99, acknowledgment=0, flags=SYN, payload=first),
+        tcp_packet(server, client, sequence=499, acknowledgment=100 + len(first), flags=SYN | ACK),
+        tcp_packet(client, server, sequence=100 + len(first), acknowledgment=acknowledges, flags=ACK, payload=second),
+        tcp_packet(server, client, sequence=500, acknowledgment=100 + len(first), flags=ACK, payload=ok().data),
+    ]
+    captured = [CapturedPacket(10**18 + at * 10**7, packet) for at, packet in enumerate(sent)]
+    rows = segments(landed_packets(captured[: 1 + answered] + captured[2 : 3 + answered]), PORT)
+    assert found(rows, dialect) == ({RULE["frame_before_ok"].id} if answered else set())
 
 
 # Faults

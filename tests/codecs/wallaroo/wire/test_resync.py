@@ -32,7 +32,7 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, EncodeError, decode, encode
-from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, TAKEN_BYTES, Reader, ReaderState, Received
 from wirehouse_codecs.wallaroo.wire.resync import (
     FRAMES_IN_A_ROW,
     FRAMES_OF,
@@ -399,3 +399,39 @@ def test_each_byte_is_told_once_whatever_waits_and_is_missing(
         ]
         bounds = sorted([span for span in kept if span[1] > span[0]] + ([rest[:2]] if rest is not None else []))
         assert [0, *(end for _, end in bounds)] == [*(start for start, _ in bounds), total[direction]]
+
+
+# Rows that are shorter before the dialect is known
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("name", ["seed_sid", "v2b", "v3"])
+def test_short_rows_between_holes_are_read_once_a_later_one_tells_the_dialect(
+    name: str, late: bool, msg: Message_
+) -> None:
+    rows = [
+        b"".join(encode(msg(name, 1, first + n, payload=b"some payload"), DIALECTS[name]) for n in range(count))
+        for first, count in ((10, 3), (20, 2), (30, 40))
+    ]
+    reader, found = Reader(WallarooOptions(), started_late=late), list[Received]()
+    if not late:
+        found += reader.hole(C, 100, place(0))
+    for number, row in enumerate(rows):
+        found += reader.receive(C, row, place(2 * number + 1)) + reader.hole(C, 50, place(2 * number + 2))
+        if number < 2:
+            assert not found
+            assert reader.unread_from(C) == 0
+    ids = [each.decoded.frame.message_id for each in found if isinstance(each.decoded.frame, Message)]
+    assert ids == [10, 11, 12, 20, 21, *range(30, 70)]
+    assert not any(each.undecoded for each in found)
+    places = [each.place.record_number for each in found if each.decoded.frame is not None]
+    assert places == [1] * 3 + [3] * 2 + [5] * 40
+
+
+def test_no_more_than_a_bound_is_read_again() -> None:
+    reader, found = Reader(WallarooOptions(), started_late=True), list[Received]()
+    garbage = random.Random(1).randbytes(PASSED_BYTES)
+    for number in range(TAKEN_BYTES // PASSED_BYTES + 1):
+        found += reader.receive(C, garbage, place(number)) + reader.hole(C, 1, place(number))
+    assert reader.taken is None
+    assert sum(len(each.undecoded) for each in found) >= TAKEN_BYTES
