@@ -123,7 +123,7 @@ def _race(block: Offered) -> RaceRow:
         where=(won or offers[0]).where._replace(arrived_at_ns=first_ns),
         node=block.node,
         block_number=block.number,
-        publishers=len({offer.publisher for offer in offers} - {None}),
+        publisher_count=len({offer.publisher for offer in offers} - {None}),
         offered_by=tuple((offer.where.arrived_at_ns, offer.publisher, offer.answer) for offer in offers),
         won_by=None if won is None else won.publisher,
         skipped=sum(offer.answer == "skip" for offer in offers),

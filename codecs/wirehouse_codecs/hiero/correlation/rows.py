@@ -58,7 +58,7 @@ class RaceRow:
     where: Where
     node: str | None
     block_number: int
-    publishers: int
+    publisher_count: int
     #: When, by whom, and how it was answered.
     offered_by: tuple[tuple[int, str | None, str | None], ...]
     won_by: str | None

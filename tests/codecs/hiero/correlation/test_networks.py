@@ -200,7 +200,8 @@ def test_races_and_latencies_follow_from_decisions_and_messages_wherever_windows
     decisions = last_of(told, DecisionRow, "call", "where")
     races = [
         (
-            *(one.node, one.block_number, one.publishers, [answer for _, _, answer in one.offered_by], one.won_by),
+            *(one.node, one.block_number, one.publisher_count, [answer for _, _, answer in one.offered_by]),
+            one.won_by,
             one.skip_obeyed is not False,
         )
         for one in sorted(
