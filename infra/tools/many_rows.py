@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -103,12 +103,12 @@ def fill(source: Lake, target: Lake, protocol: str, least: int) -> dict[str, int
     there = {name: rows for name, rows in found.items() if rows is not None and rows.num_rows}
     copies = -(-least // sum(rows.num_rows for name, rows in there.items() if not name.startswith("bronze.")))
     for name, rows in there.items():
-        table, written = all_tables()[name], list[Any]()
+        table, written = all_tables()[name], list[Mapping[str, Any]]()
         with TableFiles(open_storage(target.root), target.table_folder(name), table) as files:
             for batch in _batches(rows.select([column.name for column in table.columns]), copies):
                 written += files.add(batch)
             written += files.finish()
-        spark_tables.replace(target, name, spark_tables.Files(written, None), [])
+        spark_tables.replace(target, name, written, [])
     return {name: rows.num_rows * copies for name, rows in there.items()}
 
 
