@@ -220,10 +220,10 @@ def _coarse(lake: Lake, chart: Chart, span: Span) -> str | None:
 
 def _first(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> int | None:
     """The LIMIT of the chart's SQL, if the answer reached it."""
-    if (limit := _LIMIT.search(chart.sql)) is None or not chart.y:
+    if (limit := _LIMIT.search(chart.sql)) is None:
         return None
     most = int(limit[1])
-    return most if max(len(rows), len({row[chart.y.field] for row in rows})) >= most else None
+    return most if len(rows) >= most or (chart.y and len({row[chart.y.field] for row in rows}) >= most) else None
 
 
 def evidence(

@@ -243,8 +243,8 @@ class Board(_Strict):
 
     @property
     def charts(self) -> tuple[Chart, ...]:
-        """What is wrong, and then all others."""
-        return (self.incidents.chart, *self.others)
+        """What is wrong, then what takes the whole width, so that nothing stands beside a hole, then drawings."""
+        return (self.incidents.chart, *sorted(self.others, key=lambda chart: chart.drawn))
 
     @model_validator(mode="after")
     def _ids(self) -> Board:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import jinja2
 from markupsafe import Markup, escape
 
-from wirehouse_orchestration.dashboards.boards import Value
+from wirehouse_orchestration.dashboards.boards import Chart, Value
 from wirehouse_orchestration.terminal.render import terminal
 
 #: Maximum number of characters shown of a cell; its title has all of them.
@@ -32,7 +34,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"cell": cell, "measured": measured, "code": code}
+    found.filters |= {"cell": cell, "measured": measured, "code": code, "as_mark": as_mark}
     return found
 
 
@@ -72,6 +74,11 @@ def cell(value: Any, name: str) -> Markup:
     if len(text) <= most:
         return escape(text)
     return Markup('<span title="{}">{}…</span>').format(text[: 20 * CELL], text[:most])
+
+
+def as_mark(row: Mapping[str, Any], chart: Chart) -> str:
+    """The part of a URL by which a row of a table leads to the rows behind it, as a mark of a drawing does."""
+    return urlencode({name: "" if row[name] is None else str(row[name]) for name in chart.clickable})
 
 
 def _text(value: Any) -> str:

@@ -82,7 +82,9 @@ class _Shown:
 
     def card(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)
-        return HTMLResponse(pages.page("card.html", board=board, chart=chart, span=span, **self._answer(chart, span)))
+        return HTMLResponse(
+            pages.page("card.html", board=board, chart=chart, span=span, links=True, **self._answer(chart, span))
+        )
 
     def chart(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)

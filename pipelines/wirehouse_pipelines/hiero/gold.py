@@ -1,4 +1,5 @@
-"""Gold of the Hiero block node: blocks, publishers, subscribers, decisions, catch-ups, and what calls break together.
+"""Gold of the Hiero block node: blocks, their races and latencies, publishers, subscribers, decisions, catch-ups,
+and what calls break together.
 
 One stage: all calls of a service, its gRPC logs and its block files are one fold, in the order of arrival.
 """
@@ -21,6 +22,8 @@ from wirehouse_codecs.hiero.correlation.rows import (
     CatchUpRow,
     DecisionRow,
     Found,
+    LatencyRow,
+    RaceRow,
     SessionRow,
     SubscriptionRow,
     Told,
@@ -47,6 +50,8 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     SessionRow: "gold.hiero_publisher_sessions_history",
     SubscriptionRow: "gold.hiero_subscriptions_history",
     DecisionRow: "gold.hiero_decisions_history",
+    RaceRow: "gold.hiero_races_history",
+    LatencyRow: "gold.hiero_latencies_history",
     CatchUpRow: "gold.hiero_catch_ups_history",
     Found: "gold.hiero_found",
 }

@@ -6,11 +6,12 @@ and the data dictionary. In a list of columns `use: NAME` stands for a group of 
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
 the key changed; VIEW is its newest row per key, or what a YAML of that name says.
 
-A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
-a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct`, if it names one,
-beside its columns. In the latter's list of columns `use: NAME` may also name a column of the table, a field of the
-struct, or the struct for all its fields; of columns of one name the first counts. `also: TABLE` adds the rows of
-another table to such a view. Columns that a part of a union lacks are null there.
+A view is given as `view:`, its SELECT, in which `{newest:TABLE}` stands for the newest rows of an entity's history; as
+`union:`, the tables of that name of all protocols; or as `unfold:`, rows of a `table` (those of a condition `where`, or
+the `newest` of each key), with the fields of a `struct`, if it names one, beside its columns. In the latter's list of
+columns `use: NAME` may also name a column of the table, a field of the struct, or the struct for all its fields; of
+columns of one name the first counts. `also: TABLE` adds the rows of another table to such a view. Columns that a part
+of a union lacks are null there.
 
 A log with `over: tcp` has the views of tcp_views.yaml.
 
@@ -38,6 +39,8 @@ NAMED: Final = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
 #: The name of a column that is a moment in nanoseconds since 1970. Other columns in nanoseconds are durations.
 _MOMENT: Final = re.compile(r"(\w+_at|\w+_since|valid_from|valid_to|ts)_ns")
 WINDOW: Final = "window_start"
+#: In the SELECT of a view: the newest rows of an entity's history.
+_HISTORY: Final = re.compile(r"\{newest:([a-z_.]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +185,26 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _newest(rows: str, key: Iterable[str]) -> str:
-    """Of `rows`, a relation with perhaps a condition, those of each key's last window."""
-    number = f"ROW_NUMBER() OVER (PARTITION BY {_quoted(key)} ORDER BY window_start DESC)"
-    return f"(SELECT *, {number} AS newest FROM {rows}) AS history WHERE newest = 1"
+def _newest(table: Table, key: Iterable[str], where: str | None = None) -> str:
+    """The rows of `table` (those of the condition), of each key that of its last window.
+
+    Few keys have rows of several windows. To find these and leave out their older rows takes a fifth of the time of
+    ROW_NUMBER, which sorts all rows by key. Nulls are equal here.
+    """
+    rows = f"{table.name} WHERE {where}" if where else table.name
+    types = {column.name: column.type for column in table.columns}
+    same = [f"history.`{name}` = later.`{name}`" for name in key if name not in table.key_may_lack]
+    for name in table.key_may_lack:
+        filled = "COALESCE({0}.`{1}`, {2})"
+        some = "''" if types[name] == "STRING" else "0"
+        same += [f"{filled.format('history', name, some)} = {filled.format('later', name, some)}"]
+        same += [f"(history.`{name}` IS NULL) = (later.`{name}` IS NULL)"]
+    later = (
+        f"SELECT {_quoted(key)}, MAX({WINDOW}) AS last_window FROM {rows} GROUP BY {_quoted(key)} "
+        f"HAVING MIN({WINDOW}) < MAX({WINDOW})"
+    )
+    older = f"SELECT 1 FROM ({later}) AS later WHERE {' AND '.join(same)} AND history.{WINDOW} < later.last_window"
+    return f"(SELECT * FROM (SELECT * FROM {rows}) AS history WHERE NOT EXISTS ({older}))"
 
 
 def _entity(history: Table, view: str) -> Table:
@@ -197,7 +216,7 @@ def _entity(history: Table, view: str) -> Table:
         columns=_with_times(history.declared, view=True),
         protocol=history.protocol,
         key=history.key,
-        view=f"SELECT {names} FROM {_newest(history.name, history.key)}",
+        view=f"SELECT {names} FROM {_newest(history, history.key)} AS history",
     )
 
 
@@ -215,11 +234,11 @@ def _unfolded(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) 
         of = f"`{struct}`.`{column.name}`" if column.name in inside else f"`{column.name}`"
         return f"{column.of or of} AS `{column.name}`"
 
-    rows = table.name
-    if "where" in raw["unfold"]:
-        rows += f" WHERE {raw['unfold']['where']}"
+    rows, where = table.name, raw["unfold"].get("where")
     if raw["unfold"].get("newest"):
-        rows = _newest(rows, raw["key"])
+        rows = f"{_newest(table, raw['key'], where)} AS history"
+    elif where:
+        rows += f" WHERE {where}"
     return tuple(columns.values()), f"SELECT {', '.join(map(selected, columns.values()))} FROM {rows}"
 
 
@@ -294,6 +313,11 @@ def _definitions() -> Iterator[dict[str, Any]]:
         yield raw
 
 
+def _after(raw: dict[str, Any]) -> tuple[int, ...]:
+    """What definitions are sorted by, so that each comes after those that it uses."""
+    return (*("union" in raw, "unfold" in raw, "view" in raw), _rank(raw["name"]))
+
+
 def _rank(name: str) -> int:
     return ("bronze", "silver", "gold").index(name.partition(".")[0])
 
@@ -318,7 +342,7 @@ def all_tables() -> dict[str, Table]:
     groups = dict(shared_columns())
     tables: dict[str, Table] = {}
     # Views after what they are made from, tables after those whose structs they use.
-    for raw in sorted(_definitions(), key=lambda raw: ("union" in raw, "unfold" in raw, _rank(raw["name"]))):
+    for raw in sorted(_definitions(), key=_after):
         if "unfold" in raw or "union" in raw:
             tables[raw["name"]] = _view(raw, groups, tables)
             continue
@@ -329,6 +353,8 @@ def all_tables() -> dict[str, Table]:
             "columns": columns,
             **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order", "stats")},
         }
+        if "view" in raw:
+            fields["view"] = _HISTORY.sub(lambda found: _newest(tables[found[1]], tables[found[1]].key), raw["view"])
         table = Table(**fields)
         tables[table.name] = table
         groups |= {f"{table.name}.{column.name}": column.fields for column in table.columns if column.fields}

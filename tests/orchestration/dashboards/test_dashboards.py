@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -537,7 +538,35 @@ def test_a_node_that_fetched_nothing_is_shown(empty: Lake) -> None:
     write(empty, "gold.hiero_catch_ups_history", behind)
     chart = boards.boards()["hiero"].chart("catch_ups")
     (row,) = answers.answer(empty, chart, ALL).rows
-    assert (row["node"], row["state"], row["catch_ups"]) == ("n", "stalled", 1)
+    assert (row["node"], row["state"], row["fetched"]) == ("n", "stalled", 0)
+
+
+def test_a_row_of_a_table_leads_to_the_rows_behind_it_and_a_cut_table_says_so(empty: Lake) -> None:
+    behind = {"connection_id": SESSION, "state": "done", "fetched": 0}
+    caught_up = ({"node": "n", "byte_end": at, "arrived_at_ns": TEN + at} for at in range(2, 102))
+    stalled = {"node": "n & m", "byte_end": 1, "state": "stalled", "arrived_at_ns": TEN}
+    write(empty, "gold.hiero_catch_ups_history", behind | stalled, *(behind | one for one in caught_up))
+    lake = replace(empty, sources=(Source("net", "hiero", "pcap", "/"),))
+    with Served(serving.application(lake)) as served:
+
+        def page(path: str) -> str:
+            with urlopen(served.url + path) as answer:
+                return str(answer.read().decode())
+
+        card = page("card/hiero/catch_ups")
+        assert "Only the first 100 are shown" in card
+        links = re.findall(r'href="/(chart/hiero/catch_ups[^"]*)#rows"', card)
+        assert len(links) == 100
+        rows = page(html.unescape(links[0])).partition('id="rows"')[2]
+        assert (rows.count("/trace?"), rows.count("stalled")) == (1, 2), "as a value and as what was asked"
+        assert "Only the first" not in page("card/hiero/retries")
+
+
+def test_what_takes_the_whole_width_stands_above_drawings() -> None:
+    for board in boards.boards().values():
+        drawn = [chart.drawn for chart in board.charts]
+        assert drawn == sorted(drawn)
+        assert board.charts[0].id == "incidents"
 
 
 def test_axes_have_windows_without_data_and_times_their_day() -> None:

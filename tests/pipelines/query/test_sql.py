@@ -80,6 +80,22 @@ def test_a_view_of_an_entity_has_the_newest_row_of_each_key(lake: Lake) -> None:
     assert rows == [{"window_start": "2026-11-15", "status": "complete"}]
 
 
+def test_nulls_of_a_key_are_one_value_and_no_other(lake: Lake) -> None:
+    names = {"a": (None, None), "b": ("", None), "c": (None, 0), "d": ("x", 1)}
+    days = {"a": 3, "b": 1, "c": 2, "d": 2}
+    written = [
+        {"source": "s", "window_start": f"2026-11-{day + 1}", "client_id": "one", "saved": day}
+        | {"stream_name": "n", "stream_address": address, "partition": partition}
+        for key, (address, partition) in names.items()
+        for day in range(10, 10 + days[key])
+    ]
+    write(lake, "gold.ockam_stream_indexes_history", *written)
+    rows = sql.rows(lake, "SELECT stream_address, `partition`, saved FROM gold.ockam_stream_indexes").to_pylist()
+    newest = {(row["stream_address"], row["partition"]): int(row["saved"]) for row in rows}
+    assert newest == {names[key]: 9 + days[key] for key in names}
+    assert len(rows) == len(names)
+
+
 def test_views_of_views_are_made_from_their_definitions(lake: Lake) -> None:
     found = {"source": "a", "window_start": "2026-11-14", "rule": "capture.time_suspect", "severity": "note"}
     write(lake, "bronze.findings", found | {"capture_id": b"\2" * 32, "record_number": 7})

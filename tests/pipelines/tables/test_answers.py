@@ -432,70 +432,18 @@ def test_which_message_waits_is_unknown_where_a_later_one_was_acknowledged_in_an
 # Hiero
 
 
-def test_a_race_has_several_publishers(lake: Lake) -> None:
-    header = {"node": "n", "byte_start": 0, "direction": "client"}
+def test_the_latency_of_a_block_has_its_size(lake: Lake) -> None:
+    place = {"call": "1", "byte_start": 0, "direction": "client", "header_at_ns": 20}
     write(
         lake,
-        "gold.hiero_decisions_history",
-        header
-        | {"call": "1", "byte_end": 5, "publisher": "A", "offered": 7, "actual": "skip", "arrived_at_ns": 30}
-        | {"skip_obeyed": True, "resend_obeyed": True},
-        header
-        | {"call": "4", "byte_end": 5, "publisher": "C", "offered": 7, "actual": "skip", "arrived_at_ns": 35}
-        | {"skip_obeyed": False},
-        header
-        | {"call": "2", "byte_end": 5, "publisher": "B", "offered": 7, "actual": "accepted", "arrived_at_ns": 20},
-        header
-        | {"call": "1", "byte_end": 9, "publisher": "A", "offered": 7, "actual": "accepted", "arrived_at_ns": 40},
-        # One publisher that repeats a header, and one more at another node, race with nobody.
-        header | {"call": "1", "byte_end": 11, "publisher": "A", "offered": 8, "actual": "resend", "arrived_at_ns": 50},
-        header
-        | {"call": "1", "byte_end": 13, "publisher": "A", "offered": 8, "actual": "accepted", "arrived_at_ns": 60},
-        header | {"call": "3", "byte_end": 5, "publisher": "B", "offered": 8, "arrived_at_ns": 60, "node": "m"},
+        "gold.hiero_latencies_history",
+        place | {"byte_end": 5, "block_number": 7, "window_start": "2026-11-14"},
+        place | {"byte_end": 5, "block_number": 7, "window_start": "2026-11-15", "delivered_at_ns": 40},
+        place | {"byte_end": 9, "block_number": 8, "window_start": "2026-11-14"},
     )
-    (race,) = rows(lake, "SELECT * FROM gold.hiero_races")
-    assert (race["block_number"], race["node"], race["publishers"], race["won_by"]) == (7, "n", 3, "B")
-    assert [(one["at_ns"], one["publisher"], one["answer"]) for one in race["offered_by"]] == [
-        (20, "B", "accepted"),
-        (30, "A", "skip"),
-        (35, "C", "skip"),
-        (40, "A", "accepted"),
-    ]
-    assert (race["skipped"], race["resent"], race["first_at_ns"], race["last_at_ns"]) == (2, 0, 20, 40)
-    # One of those that were told didn't stop.
-    assert (race["skip_obeyed"], race["resend_obeyed"]) == (False, True)
-
-
-def test_the_latency_of_a_block_has_three_parts(lake: Lake) -> None:
-    place = {"node": "n", "byte_start": 0, "direction": "client", "publisher": "A", "call": "1"}
-    write(
-        lake,
-        "gold.hiero_decisions_history",
-        place | {"byte_end": 5, "offered": 7, "actual": "accepted", "arrived_at_ns": 20, "answered_at_ns": 90},
-        place | {"byte_end": 9, "offered": 8, "actual": "accepted", "arrived_at_ns": 100, "answered_at_ns": 170},
-        place | {"byte_end": 11, "offered": 9, "actual": "behind", "arrived_at_ns": 200, "answered_at_ns": 201},
-    )
-    # Captures of the service that gold judges together are sources of silver.
-    publish = {"row_kind": "message", "service": "publishBlockStream", "node": "n", "source": "tap"}
-    subscribe = publish | {"service": "subscribeBlockStream"}
-    write(
-        lake,
-        "silver.hiero",
-        publish | {"call": "1", "arrived_at_ns": 50, "message": {"proof": 7}},
-        publish | {"call": "1", "arrived_at_ns": 60, "message": {"proof": 7}},
-        # Of another call, of another node, of another block.
-        publish | {"call": "2", "arrived_at_ns": 30, "message": {"proof": 7}},
-        subscribe | {"call": "3", "arrived_at_ns": 95, "message": {"header": 7}},
-        subscribe | {"call": "4", "arrived_at_ns": 94, "message": {"header": 7}},
-        subscribe | {"call": "5", "arrived_at_ns": 80, "message": {"header": 7}, "node": "m"},
-        subscribe | {"call": "3", "arrived_at_ns": 99, "message": {"header": 9}},
-    )
-    subscriptions = [{"call": call, "node": "m" if call == "5" else "n", "opened_at_ns": 1} for call in "345"]
-    write(lake, "gold.hiero_subscriptions_history", *subscriptions)
     write(lake, "gold.hiero_blocks_history", {"block_number": 7, "item_bytes": 300}, {"block_number": 9})
-    names = ("block_number", "bytes", "sending_ns", "verifying_ns", "delivering_ns")
-    told = rows(lake, f"SELECT {', '.join(names)} FROM gold.hiero_latencies ORDER BY block_number")
-    assert [tuple(row[name] for name in names) for row in told] == [(7, 300, 30, 40, 4), (8, None, None, None, None)]
+    told = rows(lake, "SELECT block_number, bytes, delivered_at_ns FROM gold.hiero_latencies ORDER BY block_number")
+    assert [tuple(row.values()) for row in told] == [(7, 300, 40), (8, None, None)]
 
 
 def series_of(calls: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:

@@ -81,7 +81,7 @@ class Fold(Publishers, Subscribers):
             self._judge_due()
         told = self._give()
         told += self._changed_rows()
-        return told
+        return [*told, *self._offers.changed_rows()]
 
     # Calls
 

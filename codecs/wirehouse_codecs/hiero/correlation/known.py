@@ -10,7 +10,8 @@ from typing import Final
 
 from wirehouse_codecs.hiero.correlation.awaited import Awaited
 from wirehouse_codecs.hiero.correlation.events import Event, Where
-from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, Found, Told
+from wirehouse_codecs.hiero.correlation.offers import Offers
+from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, DecisionRow, Found, Told
 from wirehouse_codecs.hiero.correlation.state import (
     CODEC,
     Attempts,
@@ -69,6 +70,7 @@ class Known:
         #: The earliest time that something pending is due.
         self._due_ns = NEVER
         self._told: list[Told] = []
+        self._offers = Offers()
         self._catch_ups: list[CatchUpRow] = []
         if state is not None:
             self._restore(CODEC.read(state))
@@ -396,6 +398,9 @@ class Known:
 
     def _give(self) -> list[Told]:
         told, self._told = self._told, []
+        for one in told:
+            if isinstance(one, DecisionRow):
+                self._offers.decide(one)
         return told
 
     # Carried state
@@ -404,7 +409,9 @@ class Known:
         """The state as text, after `end_window`."""
         calls, nodes = list(self._calls.values()), list(self._nodes.values())
         numbers = (self._now_ns, self._heard_ns)
-        return CODEC.write(ServiceState(*numbers, calls, nodes, self._attempts, self._blocks, list(self._awaited)))
+        return CODEC.write(
+            ServiceState(*numbers, calls, nodes, self._attempts, self._blocks, list(self._awaited), self._offers.state)
+        )
 
     def _restore(self, state: ServiceState) -> None:
         self._now_ns, self._heard_ns = state.now_ns, state.heard_ns
@@ -413,6 +420,7 @@ class Known:
         self._nodes.update((node.name, node) for node in state.nodes)
         self._attempts.update(state.attempts)
         self._blocks, self._awaited = state.blocks, Awaited(state.pending)
+        self._offers = Offers(state.offered)
         self._set_due()
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
 from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, HELD_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
+from wirehouse_codecs.hiero.correlation.offers import Offer
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.correlation.state import (
     Attempts,
@@ -176,6 +177,7 @@ class Publishers(Known):
         node.offered.add(number)
         known = node.known if self._ordered(node, event.at_ns) else None
         call.decisions.append(Decision(event.where, number, known, expected, call.headers == 1))
+        self._offers.offer(call.node, number, Offer(event.where, call.call, call.publisher))
         self._take_early(call, event)
         if len(call.decisions) > MOST_WAITING:
             self._settle(call, call.decisions.pop(0), "none", None, None, None)
@@ -213,6 +215,7 @@ class Publishers(Known):
     def _prove(self, call: Call, event: Event, number: int) -> None:
         node = self._node(call.node)
         call.proven += 1
+        self._offers.prove(call.node, number, call.call, event.at_ns)
         answered, call.streaming = not call.streaming, False
         node.proven.add(number)
         # Without its header it was offered all the same.
@@ -610,6 +613,7 @@ class Publishers(Known):
                     told.row = replace(told.row, skip_obeyed=False)
                 else:
                     told.unsure = number in (header, proof)
+            self._offers.decide(told.row)
         self._release_known(call)
 
     def _release_known(self, call: Call) -> None:
@@ -637,6 +641,7 @@ class Publishers(Known):
             self._settle(call, decision, actual, event.number, None, event, rule)
             row = self._told.pop()
             assert isinstance(row, DecisionRow)
+            self._offers.decide(row)
             call.told.append(Told(row, event.where, actual == "resend"))
         call.decisions = left
         if len(call.told) > MOST_NAMES:

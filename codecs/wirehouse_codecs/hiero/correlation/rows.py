@@ -51,6 +51,44 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RaceRow:
+    """A block that several publishers offered to a node."""
+
+    #: The header that was accepted first, or the first of all; its time is that of the first of all.
+    where: Where
+    node: str | None
+    block_number: int
+    publisher_count: int
+    #: When, by whom, and how it was answered.
+    offered_by: tuple[tuple[int, str | None, str | None], ...]
+    won_by: str | None
+    skipped: int
+    skip_obeyed: bool | None
+    resent: int
+    resend_obeyed: bool | None
+    first_at_ns: int
+    last_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    """A block that a node accepted from a publisher, and how long each part of its way took."""
+
+    where: Where
+    call: str
+    node: str | None
+    publisher: str | None
+    block_number: int
+    header_at_ns: int
+    proof_at_ns: int | None
+    acknowledged_at_ns: int | None
+    delivered_at_ns: int | None
+    sending_ns: int | None
+    verifying_ns: int | None
+    delivering_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRow:
     """A publisher's call."""
 
@@ -160,4 +198,4 @@ class BlockRow:
     root_reason: str | None
 
 
-Told = Found | DecisionRow | SessionRow | SubscriptionRow | CatchUpRow | BlockRow
+Told = Found | DecisionRow | RaceRow | LatencyRow | SessionRow | SubscriptionRow | CatchUpRow | BlockRow

@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.correlation.events import Where
+from wirehouse_codecs.hiero.correlation.offers import Offered
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
 from wirehouse_codecs.hiero.correlation.rows import Told as Row
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
-SNAPSHOT_VERSION: Final = 7
+SNAPSHOT_VERSION: Final = 8
 MOST_RUNS: Final = 4_096
 
 
@@ -422,6 +423,7 @@ class ServiceState(NamedTuple):
     attempts: dict[str, Attempts]
     blocks: dict[int, Block]
     pending: list[Pending]
+    offered: list[Offered]
 
 
 CODEC: Final = SnapshotCodec(ServiceState, what="hiero service", version=SNAPSHOT_VERSION)

@@ -102,7 +102,11 @@ class Subscribers(Known):
     def _deliver(self, call: Call, event: Event) -> None:
         call.item_bytes += event.told["item_bytes"] or 0
         # Blocks of before may wait in the node's send buffer.
-        since_ns = self._published_ns(whole(event.told["header"]))
+        header = whole(event.told["header"])
+        since_ns = self._published_ns(header)
+        if header is not None:
+            known = self._node(call.node).known
+            self._offers.deliver(call.node, header, event.at_ns, is_new=known is None or header > known)
         self._judge_after(call, "node_error_subscribers", event, since_ns)
         if event.is_late:
             return

@@ -15,16 +15,27 @@ from tests.support.landed import landed_packets
 from tests.support.searches import fast_first
 from tests.support.taps import Tap, any_tap, captured
 from wirehouse_codecs.core.rules import Severity
+from wirehouse_codecs.hiero.correlation import offers
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import SILENT_NS
-from wirehouse_codecs.hiero.correlation.rows import BlockRow, DecisionRow, Found, SessionRow, SubscriptionRow, Told
+from wirehouse_codecs.hiero.correlation.rows import (
+    BlockRow,
+    DecisionRow,
+    Found,
+    LatencyRow,
+    RaceRow,
+    SessionRow,
+    SubscriptionRow,
+    Told,
+)
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.logs.rows import MESSAGE
 
 OPTIONS = HieroOptions()
+PUBLISH, SUBSCRIBE = "publishBlockStream", "subscribeBlockStream"
 
 
 def in_windows(judged: Judged, random: Random) -> list[Told]:
@@ -144,3 +155,76 @@ def test_what_waited_in_a_send_buffer_breaks_no_rule(seed: int) -> None:
     judged = judge_landed(landed_packets(SlowLink(seed).net.packets), OPTIONS, PORT)
     assert severe(judged.found) == []
     assert not any(disobeyed(one) for one in judged.told)
+
+
+def races_of(decisions: list[DecisionRow]) -> list[tuple[Any, ...]]:
+    """The blocks that several publishers offered, from all decisions."""
+    blocks: dict[tuple[str | None, int], list[DecisionRow]] = {}
+    for one in sorted(decisions, key=lambda one: one.where.arrived_at_ns):
+        blocks.setdefault((one.node, one.offered), []).append(one)
+    return [
+        (
+            *(at, number, len({one.publisher for one in offers}), [one.actual for one in offers]),
+            next((one.publisher for one in offers if one.actual == "accepted"), None),
+            all(one.skip_obeyed is not False for one in offers),
+        )
+        for (at, number), offers in sorted(blocks.items(), key=repr)
+        if len({one.publisher for one in offers}) > 1
+    ]
+
+
+def latencies_of(judged: Judged, decisions: list[DecisionRow]) -> list[tuple[Any, ...]]:
+    """How long accepted blocks took, from decisions and the messages of all calls."""
+    came: dict[tuple[Any, ...], list[int]] = {}
+    for row in sorted(judged.rows[MESSAGE], key=order_of):
+        for what, who in (("proof", "call"), ("header", "node")):
+            if row["message"][what] is not None:
+                place = (row["service"], row[who], int(row["message"][what]))
+                came.setdefault(place, []).append(row["arrived_at_ns"])
+    return [
+        (
+            *(one.call, one.offered, one.where.arrived_at_ns, one.answered_at_ns),
+            # The header may have been sent, and proven, before: then it was asked for again.
+            next((ns for ns in came.get((PUBLISH, one.call, one.offered), ()) if ns >= one.where.arrived_at_ns), None),
+            next(iter(came.get((SUBSCRIBE, one.node, one.offered), ())), None),
+        )
+        for one in sorted(decisions, key=lambda one: (one.call, one.where.byte_end))
+        if one.actual == "accepted"
+    ]
+
+
+@pytest.mark.parametrize("seed", fast_first(range(1_000), count=15, most=50))
+def test_races_and_latencies_follow_from_decisions_and_messages_wherever_windows_are_cut(seed: int) -> None:
+    judged = judge_landed(landed_packets(Simulation(seed).net.packets), OPTIONS, PORT)
+    told = in_windows(judged, Random(seed))
+    decisions = last_of(told, DecisionRow, "call", "where")
+    races = [
+        (
+            *(one.node, one.block_number, one.publisher_count, [answer for _, _, answer in one.offered_by]),
+            one.won_by,
+            one.skip_obeyed is not False,
+        )
+        for one in sorted(
+            last_of(told, RaceRow, "node", "block_number"), key=lambda one: repr((one.node, one.block_number))
+        )
+    ]
+    assert races == races_of(decisions)
+    latencies = [
+        (
+            *(one.call, one.block_number, one.header_at_ns, one.acknowledged_at_ns),
+            *(one.proof_at_ns, one.delivered_at_ns),
+        )
+        for one in sorted(last_of(told, LatencyRow, "call", "where"), key=lambda one: (one.call, one.where.byte_end))
+    ]
+    assert latencies == latencies_of(judged, decisions)
+
+
+def test_a_fold_forgets_the_blocks_that_were_offered_first_and_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = judge_landed(landed_packets(Simulation(3).net.packets), OPTIONS, PORT)
+    kept = in_windows(judged, Random(1))
+    monkeypatch.setattr(offers, "MOST_OFFERED", 8)
+    told = in_windows(judged, Random(1))
+    key = ("node", "block_number")
+    assert {(one.node, one.block_number) for one in last_of(told, RaceRow, *key)} == {
+        (one.node, one.block_number) for one in last_of(kept, RaceRow, *key)
+    }
