@@ -108,7 +108,13 @@ class Numbering(SideState):
         return min(max(distance(self._sent_from, self.expected), 0), most)
 
     def announce(self, sequence: int) -> None:
-        """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold."""
+        """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold.
+
+        So may what the other side acknowledged, if it is none of the bytes that this SYN numbers.
+        """
+        if self.assumed and self._is_untouched and self._acknowledged and not 0 <= self._behind(sequence) < WINDOW_BYTES:
+            self._other, self._other_assumed = sequence, False
+            return
         self.begin(sequence)
         self.only_answered = False
         if self.has_begun and not self.may_lack_beginning:
@@ -122,6 +128,10 @@ class Numbering(SideState):
             self.initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self.expected:
             self._other, self._other_assumed = sequence, False
+
+    def _behind(self, sequence: int) -> int:
+        """How far the bytes that are expected stand behind `sequence`."""
+        return distance(self.expected, sequence)
 
     def _leave_out(self, size: int) -> None:
         """The first `size` bytes were sent before the capture began: those behind them are the first."""

@@ -201,9 +201,15 @@ class Bymux:
         """Bytes of `role` are missing, so from here on streams, shutdown and credit are unknown."""
         self._readers[role].lost = self.blind = True
 
+    def name(self, role: Role, creating: Packet) -> None:
+        """The first streams that the proactive side creates are the channels, if nothing else says so."""
+        unnamed = [channel for channel in Channel if channel not in self.channels.values()]
+        if role is Role.PROACTIVE and self.by_creation and unnamed:
+            self.channels[creating.amount or 0] = unnamed[0]
+
     def find(self, role: Role, byte_start: int) -> None:
         """The packets of `role` continue at `byte_start`."""
-        self._readers[role] = Reader(byte_start)
+        self._readers[role] = Reader(byte_start, is_whole=False)
 
     def not_answered(self) -> list[Broken]:
         """Close and StopRead packets without an answer, after an orderly end of the connection."""
@@ -228,11 +234,13 @@ class Bymux:
         event = (_GLOBAL_INPUTS if packet.stream_id is None else _STREAM_INPUTS)[packet.type]
         channel = None if packet.stream_id is None else self.channels.get(packet.stream_id)
         broken = [Broken(RULE["wide_integer"], "an id or amount is wider than it needs to be")] if read.wide else []
+        self._unused = self._unused and packet.stream_id is None
         if self.blind or (stream is None and self.untracked):
+            if packet.creates and self._readers[role].is_whole:
+                self.name(role, packet)
             return Received(role, read.byte_start, read.byte_end, packet, channel, None, tuple(broken))
         if stream is None:
             return self._refuse(role, read, "unknown_stream", f"stream {packet.stream_id} is not active", channel)
-        self._unused = self._unused and packet.stream_id is None
         rules = JUDGED[event]
         rule = next((rule for rule, breaks in rules.checks if breaks(self, stream, role, packet)), None)
         state = TRANSITIONS.get((stream.states[role], event))
@@ -373,9 +381,7 @@ def _create(bymux: Bymux, stream: _Stream, role: Role, packet: Packet) -> None:
         bymux.untracked = True
         return
     bymux.streams[created] = _Stream.new()
-    unnamed = [channel for channel in Channel if channel not in bymux.channels.values()]
-    if role is Role.PROACTIVE and bymux.by_creation and unnamed:
-        bymux.channels[created] = unnamed[0]
+    bymux.name(role, packet)
 
 
 JUDGED: Final[Mapping[Input, Judgement]] = MappingProxyType(

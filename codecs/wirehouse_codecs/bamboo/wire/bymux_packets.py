@@ -119,6 +119,8 @@ class Reader:
     stream_id: int = 0
     #: A header was invalid, so nothing after it is read.
     lost: bool = False
+    #: All packets from the first one on were read.
+    is_whole: bool = True
 
     @property
     def unfinished(self) -> bool:

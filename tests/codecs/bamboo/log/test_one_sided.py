@@ -124,3 +124,21 @@ def test_half_of_the_bytes_still_say_who_breaks_a_rule() -> None:
         captured.append(packets(conversation) if is_faulty else lossy(conversation, Loss(Direction.SERVER, 1)))
     options = BambooOptions.from_mapping(source_options(config))
     assert [row["rule"] for row in findings(landed_packets(merge(captured)), PORT, options)] == ["bamboo.id_parity"]
+
+
+BY_CLIENT = [config for config in SHAPES if config.proactive == Direction.CLIENT]
+
+
+@pytest.mark.parametrize("config", fast_first(BY_CLIENT), ids=range(len(BY_CLIENT)))
+def test_all_packets_of_the_side_that_creates_the_channels_are_read(config: SimulatorConfig) -> None:
+    """Also where further streams are created later."""
+    options = BambooOptions.from_mapping(source_options(config))
+    port = None if options.ports else PORT
+    whole = messages(merge(map(packets, connections(config))), port, options)
+    found = messages(merge(lossy(one, Loss(Direction.SERVER)) for one in connections(config)), port, options)
+    assert found == Counter({message: count for message, count in whole.items() if message[0] == Direction.CLIENT})
+
+
+def messages(captured: Iterable[CapturedPacket], port: int | None, options: BambooOptions) -> Counter[tuple[Any, ...]]:
+    rows = (row for kind, row in inspect(landed_packets(captured), port, options) if kind == inspection.MESSAGE)
+    return Counter((row["direction"], row["byte_start"], row["byte_end"], row["kind"]) for row in rows)
