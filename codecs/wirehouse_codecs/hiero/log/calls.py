@@ -157,7 +157,9 @@ class Calls:
         method = None if rpc.path is None else method_of(rpc.path)
         if method is not None:
             rpc.profile, rpc.sure = profile_of(method.package, self._options.forced), True
-            rpc.begin(method.service, self._options)
+            if not event.path_inferred:
+                # Else a message must confirm it: the call may be of another service.
+                rpc.begin(method.service, self._options)
         elif rpc.path is None:
             rpc.profile = profile_of(None, self._options.forced)
             if self._port in self._options.publish_ports:
