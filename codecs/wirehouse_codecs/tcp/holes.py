@@ -111,9 +111,7 @@ class Holes(Waiting):
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
-    def _tell_hole(
-        self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False
-    ) -> list[Event]:
+    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
         Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.

@@ -112,7 +112,12 @@ class Numbering(SideState):
 
         So may what the other side acknowledged, if it is none of the bytes that this SYN numbers.
         """
-        if self.assumed and self._is_untouched and self._acknowledged and not 0 <= self._behind(sequence) < WINDOW_BYTES:
+        if (
+            self.assumed
+            and self._is_untouched
+            and self._acknowledged
+            and not 0 <= self._behind(sequence) < WINDOW_BYTES
+        ):
             self._other, self._other_assumed = sequence, False
             return
         self.begin(sequence)

@@ -80,7 +80,7 @@ class TestWindows(CutAnywhere):
         stand = select(at_once, f"SELECT {names} FROM gold.ockam_stream_indexes WHERE stream_address IS NOT NULL")
         assert sorted(map(str, changed)) == sorted(map(str, stand))
         causes = select(at_once, "SELECT DISTINCT cause FROM gold.ockam_lag")
-        assert {row["cause"] for row in causes} == {"push", "save", "pull", "delete"}
+        assert {row["cause"] for row in causes} == {"push", "save", "pull", "delete", "incarnation"}
 
     def test_legal_traffic_breaks_no_rule(self, at_once: Lake) -> None:
         """Nor does a packet that the capture lost."""

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import functions as F
 
 from wirehouse_pipelines import tables
-from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
-from wirehouse_pipelines.jobs.job import Span
+from wirehouse_pipelines.delta import arrow_types, table_writer
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
@@ -113,14 +111,3 @@ def test_spark_computes_the_same(spark: Any) -> None:
         "2026-11-14T22": day + 22 * 3600,
         "no window": None,
     }
-
-
-@pytest.mark.spark
-def test_spark_writes_the_same(spark: Any, lake: Lake) -> None:
-    rows = [("a", "2026-11-14", moment) for moment in MOMENTS]
-    frame = spark.createDataFrame(rows, "source STRING, window_start STRING, arrived_at_ns BIGINT")
-    lacking = [one.name for one in all_tables()[FOUND].columns if one.name not in frame.columns]
-    frame = frame.withColumns({name: F.lit(None) for name in lacking})
-    spark_tables.replace(lake, FOUND, frame, [Span("a", ("2026-11-14",))])
-    told = sql.rows(lake, f"SELECT arrived_at_ns, arrived_at FROM {FOUND}")
-    assert dict(zip(told["arrived_at_ns"].to_pylist(), _micros(told["arrived_at"]), strict=True)) == MOMENTS
