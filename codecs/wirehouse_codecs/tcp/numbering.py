@@ -112,12 +112,8 @@ class Numbering(SideState):
 
         So may what the other side acknowledged, if it is none of the bytes that this SYN numbers.
         """
-        if (
-            self.assumed
-            and self._is_untouched
-            and self._acknowledged
-            and not 0 <= self._behind(sequence) < WINDOW_BYTES
-        ):
+        is_counted = self.assumed and self._is_untouched and self._acknowledged
+        if is_counted and not 0 <= distance(self.expected, sequence) < WINDOW_BYTES:
             self._other, self._other_assumed = sequence, False
             return
         self.begin(sequence)
@@ -133,10 +129,6 @@ class Numbering(SideState):
             self.initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self.expected:
             self._other, self._other_assumed = sequence, False
-
-    def _behind(self, sequence: int) -> int:
-        """How far the bytes that are expected stand behind `sequence`."""
-        return distance(self.expected, sequence)
 
     def _leave_out(self, size: int) -> None:
         """The first `size` bytes were sent before the capture began: those behind them are the first."""

@@ -516,3 +516,22 @@ def test_a_garbled_acknowledgment_numbers_nothing() -> None:
         talk.send(C, 0, acknowledgment=garbled)
         assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
         assert talk.connection.server.strays == 0
+
+
+@pytest.mark.parametrize("ahead", [2**10, 2**20, 2**30])
+def test_acknowledged_bytes_of_a_side_outweigh_an_answer_to_a_syn_that_numbers_others(ahead: int) -> None:
+    talk = Dialogue()
+    told = [*talk.send(C, -1, flags=SYN), *talk.send(C, 0), *talk.send(C, 0, b"abc", acknowledgment=10)]
+    told += [*talk.send(C, 3, b"def", acknowledgment=20), *talk.send(S, ahead, flags=SYN | ACK)]
+    told += talk.wait(OPTIONS.hole_wait_ns).send(C, 6, b"ghi", acknowledgment=20)
+    assert ("server", "hole", 0, 10) in plain(told)
+    assert talk.connection.server.missing_bytes == 20
+
+
+def test_a_side_whose_syn_may_have_carried_bytes_may_have_sent_anything_until_its_first_bytes_come() -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK)
+    talk.send(C, 0)
+    assert talk.connection.known_now[C].is_captured is False
+    talk.send(C, 0, b"abc")
+    assert talk.connection.known_now[C].is_captured is True
