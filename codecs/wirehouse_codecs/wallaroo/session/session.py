@@ -212,8 +212,10 @@ def _judge_end(memory: Memory, how: End, received: int) -> list[Found]:
         found.append(Found(RULE["hello_not_answered"], memory.hello, "closed without OK or ERROR"))
     if memory.state not in (State.STREAMING, State.RESTARTED):
         return found
+    # Of a worker whose OK is missing, what was captured later may all lie behind the answers.
+    is_heard = memory.initial_credits is not None or not memory.may_miss(Direction.SERVER)
     for stream_id, stream in memory.streams.items():
-        if stream.unanswered:
+        if stream.unanswered and is_heard:
             shown = f"{stream.unanswered} NOTIFY without an answer"
             found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
         # Without a credit left none of them may be answered.

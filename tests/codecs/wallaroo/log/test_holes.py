@@ -259,6 +259,9 @@ def test_what_waits_may_have_come_in_a_hole(
     assert refused.hole(S).w(Error(b"bad cookie")).found == ["worker_error"]
     unsaid = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i"))
     assert unsaid.hole(S).end().found == []
+    # Nothing of the worker was captured, and its bytes were passed over before the connector asked.
+    alone = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i")).hole(S).c(Notify(1, b"one"))
+    assert alone.end().found == []
 
 
 def test_an_answer_may_be_that_of_a_notify_in_a_hole(dialogue: Callable[..., Any], msg: Callable[..., Message]) -> None:
