@@ -183,6 +183,9 @@ class Conversation:
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
         self._begun.add(hole.direction)
+        if self._fast.session is None:
+            # Frames that came before it, and are judged only once the dialect is known, may rest on its bytes.
+            self._lacks.add(hole.direction)
         self._follow_sides()
         self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
