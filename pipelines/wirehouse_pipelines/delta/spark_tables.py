@@ -66,6 +66,9 @@ def _create(lake: Lake, table: Table) -> DeltaTable:
             configuration=_configuration(table),
         )
     _widen(known, table)
+    wanted = _configuration(table)
+    if any(known.metadata().configuration.get(name) != value for name, value in wanted.items()):
+        known.alter.set_table_properties(wanted)
     return known
 
 
@@ -84,7 +87,10 @@ def _schema(table: Table) -> Schema:
 
 
 def _configuration(table: Table) -> dict[str, str]:
-    return {"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else {}
+    """Which columns have bounds, also in files that deltalake writes or compacts."""
+    if not table.stats:
+        return {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.dataSkippingStatsColumns": ",".join(table.stats)}
 
 
 def read(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from tests.codecs.bamboo.conftest import Log, grown
 from tests.support.running import land, run, select
@@ -19,7 +18,8 @@ from wirehouse_codecs.bamboo.wire.entry_files import read
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_orchestration.cli import command as cli
 from wirehouse_orchestration.evidence.inspection import inspected
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.jobs.job import Span
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.tables import all_tables
@@ -31,8 +31,10 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
 
 def write(lake: Lake, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     place = {"source": "net", "window_start": DAY, "capture_id": b"\1" * 32, "record_number": 0}
+    made = [place | dict(row) for row in rows]
+    spans = [Span(source, (DAY,)) for source in {row["source"] for row in made}]
     schema = arrow_types.schema(all_tables()[name])
-    write_deltalake(lake.table_path(name), pa.Table.from_pylist([place | dict(row) for row in rows], schema=schema))
+    spark_tables.replace(lake, name, pa.Table.from_pylist(made, schema=schema), spans)
 
 
 def known(log: Log, seq: int, **how: Any) -> dict[str, Any]:
