@@ -32,7 +32,7 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
 def write(lake: Lake, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     place = {"source": "net", "window_start": DAY, "capture_id": b"\1" * 32, "record_number": 0}
     made = [place | dict(row) for row in rows]
-    spans = [Span(source, (DAY,)) for source in {row["source"] for row in made}]
+    spans = [Span(str(source), (DAY,)) for source in {row["source"] for row in made}]
     schema = arrow_types.schema(all_tables()[name])
     spark_tables.replace(lake, name, pa.Table.from_pylist(made, schema=schema), spans)
 
