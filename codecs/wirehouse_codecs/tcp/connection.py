@@ -34,15 +34,10 @@ _FAR: Final = (Fate.STRAY, Fate.LATE)
 class Known(NamedTuple):
     """What is known of where a side's bytes begin."""
 
-    #: A packet of it was captured, and not only answers to a SYN that may have carried bytes.
+    #: A packet of it was captured.
     is_captured: bool
     is_guessed: bool
     may_lack_beginning: bool
-
-
-def _known(side: Side) -> Known:
-    is_captured = side.packets > 0 and not (side.only_answered and not side.has_begun)
-    return Known(is_captured, side.is_guessed, side.may_lack_beginning)
 
 
 @dataclass(slots=True)
@@ -149,11 +144,11 @@ class Connection:
     def known_now(self) -> dict[Direction, Known]:
         """What is known since the last segment. It becomes `known` once all bytes from before were read."""
         sides = (self.client, self.server)
-        return {side.direction: _known(side) for side in sides}
+        return {side.direction: Known(side.packets > 0, side.is_guessed, side.may_lack_beginning) for side in sides}
 
     @property
     def uncaptured_sides(self) -> list[Direction]:
-        """The sides of which nothing was captured so far that shows where they begin: they may have sent anything."""
+        """The sides of which no packet was captured so far: they may have sent anything."""
         return [direction for direction, known in self.known.items() if not known.is_captured]
 
     @property

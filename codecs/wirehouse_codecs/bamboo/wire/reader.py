@@ -354,7 +354,7 @@ class Reader:
 
     def go_on(self, role: Role, received_bytes: int) -> None:
         """So much was received of a side, and read elsewhere."""
-        self._sides[role].received_bytes = received_bytes
+        self._sides[role].received_bytes = self._sides[role].captured_to = received_bytes
 
     def read_on(self, role: Role, begun: bytes, read_bytes: int, begun_at: int) -> None:
         """`read_bytes` of the data channel, from the unfinished packet on, were read elsewhere; `begun` is left."""

@@ -182,8 +182,9 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for direction in self._connection.uncaptured_sides:
-            self._session.lose(direction, pieces[0].place)
+        for direction in self._connection.guessed_sides:
+            if not self._reader.has_begun(direction):
+                self._session.lose(direction, pieces[0].place)
         begun = 0
         for at, piece in enumerate(pieces):
             if not piece.byte_start and self._connection.may_lack_beginning(piece.direction):

@@ -154,6 +154,11 @@ class Reader:
         side = self._sides[direction]
         return None if side.gave_up_at is None else (side.gave_up_at, side.end)
 
+    def has_begun(self, direction: Direction) -> bool:
+        """Bytes of `direction` came, or are known to be missing."""
+        side = self._sides[direction]
+        return side.at > 0 or bool(side.buffer)
+
     def begin_within(self, direction: Direction) -> None:
         """What comes first of `direction` need not begin a frame."""
         side = self._sides[direction]

@@ -526,12 +526,3 @@ def test_acknowledged_bytes_of_a_side_outweigh_an_answer_to_a_syn_that_numbers_o
     told += talk.wait(OPTIONS.hole_wait_ns).send(C, 6, b"ghi", acknowledgment=20)
     assert ("server", "hole", 0, 10) in plain(told)
     assert talk.connection.server.missing_bytes == 20
-
-
-def test_a_side_whose_syn_may_have_carried_bytes_may_have_sent_anything_until_its_first_bytes_come() -> None:
-    talk = Dialogue()
-    talk.send(S, -1, flags=SYN | ACK)
-    talk.send(C, 0)
-    assert talk.connection.known_now[C].is_captured is False
-    talk.send(C, 0, b"abc")
-    assert talk.connection.known_now[C].is_captured is True
