@@ -96,12 +96,13 @@ def test_what_a_capture_lacks_is_nobodys_violation(lost: float, seed: int) -> No
 @pytest.mark.property
 @pytest.mark.parametrize("lost", [0, 0.05, 0.2])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_byte_is_that_of_one_packet_or_in_quarantine(lost: float, seed: int) -> None:
+def test_every_byte_is_that_of_one_packet_or_in_quarantine_or_missing(lost: float, seed: int) -> None:
     judged = judge(replace(LIVELY, seed=seed, connections=4), Disturbances(seed, reordered=0.2, lost=lost))
     sides: defaultdict[tuple[bytes, str], list[Row]] = defaultdict(list)
     for row in (*judged.rows["message"], *judged.rows["quarantine"]):
         sides[row["connection_id"], row["direction"]].append(row)
-    for rows in sides.values():
+    holes = [row for row in judged.rows["violation"] if row["finding"]["rule"] == "capture.hole"]
+    for side, rows in sides.items():
         kept = [row for row in rows if row["message"] is None]
         packets = [row for row in rows if row["message"] and row["channel"] != "bymux"]
         told = bytearray(max(row["byte_end"] for row in (*kept, *packets)))
@@ -116,6 +117,10 @@ def test_every_byte_is_that_of_one_packet_or_in_quarantine(lost: float, seed: in
                 content = int(said["amount"]) if said["kind"] == "write" and said["about"] else 0
                 size = row["byte_end"] - content - row["byte_start"]
                 told[row["byte_start"] : row["byte_start"] + size] = b"\1" * size
+        for row in holes:
+            if (row["connection_id"], row["direction"]) == side:
+                end = min(row["byte_end"], len(told))
+                told[row["byte_start"] : end] = b"\1" * (end - min(row["byte_start"], end))
         assert 0 not in told
 
 
