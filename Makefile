@@ -50,7 +50,7 @@ test-jobs: setup
 test-servers: setup
 	@$(BIN)/pytest -m servers
 
-test-fast: setup ## The tests without JVM and properties (two minutes on 2 cores)
+test-fast: setup ## The tests without JVM and properties (five minutes on 2 cores)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers and not superset"
 
 test-long: setup ## The rest of long searches, which `make test` only begins (before a release)
