@@ -14,7 +14,6 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from decimal import Decimal
 from functools import cache
 from itertools import chain
 from typing import Any, Final, Self
@@ -304,16 +303,11 @@ def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
     bound = {name: groups for name, groups in there.items() if groups and all(map(_is_bound, groups))}
     return {
         "numRecords": footer.num_rows,
-        "minValues": {name: _as_json(min(one.min for one in groups)) for name, groups in bound.items()},
-        "maxValues": {name: _as_json(max(one.max for one in groups)) for name, groups in bound.items()},
+        "minValues": {name: min(one.min for one in groups) for name, groups in bound.items()},
+        "maxValues": {name: max(one.max for one in groups) for name, groups in bound.items()},
         "nullCount": {name: sum(one.null_count for one in groups) for name, groups in found.items()},
     }
 
 
 def _is_bound(one: pq.Statistics) -> bool:
     return one.has_min_max and not (isinstance(one.max, str) and max(len(one.min), len(one.max)) > LONGEST_BOUND)
-
-
-def _as_json(bound: Any) -> Any:
-    """A bound as a JSON value. The tables' decimals are whole numbers."""
-    return int(bound) if isinstance(bound, Decimal) else bound

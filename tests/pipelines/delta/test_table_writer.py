@@ -45,8 +45,7 @@ def test_rows_of_several_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for file in written:
         stored = parquet.read_table(tmp_path / lake.table_folder(NAME) / file["path"]).to_pylist()
         assert stored == sorted(stored, key=lambda one: (one["author"], one["seq"]))
-        assert file["stats"]["minValues"]["seq"] == min(int(one["seq"]) for one in stored)
-        assert file["stats"]["maxValues"]["seq"] == max(int(one["seq"]) for one in stored)
+        assert "seq" not in file["stats"]["minValues"] | file["stats"]["maxValues"], "a DECIMAL has no bounds"
     spark_tables.replace(lake, NAME, written, [Span("a", DAYS)])
     found = sql.rows(lake, f"SELECT window_start, author, seq FROM {NAME}").to_pylist()
     counted = Counter((one["window_start"], one["author"], int(one["seq"])) for one in found)
