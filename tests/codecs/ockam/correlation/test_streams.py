@@ -455,6 +455,8 @@ def test_where_room_for_indexes_is_short_less_is_found_and_nothing_else(monkeypa
     @given(TALKS)
     def compare(words: list[Any]) -> None:
         steps = spoken(words)
-        assert rules_of(steps) <= Model(steps, NEXT).found
+        model = Model(steps, NEXT)
+        # What waits in the model for the end of all connections, the fold may have judged by time.
+        assert rules_of(steps) <= model.found | {("index_decreases", where) for where in model.decreased}
 
     compare()
