@@ -49,7 +49,7 @@ def in_spans(spans: Sequence[SourceWindows]) -> str:
 
 
 def exists(lake: Lake, name: str) -> bool:
-    """Whether the table was ever written. An existing folder is no proof: Spark creates it before the first commit."""
+    """Whether the table was ever written. An existing folder is no proof: files come before the commit."""
     return delta_tables.exists(lake.table_path(name))
 
 

@@ -4,7 +4,7 @@ With `spark.jars.packages`, a session would query registries at every start. Ins
 below once, with the Ivy that pyspark includes, and sessions put the folder in front of the class path. Jars that
 pyspark already has are excluded: older copies in front of them would break the session.
 
-Wirehouse's few Java classes (the commit protocol, Delta's log store for S3, the secured Thrift server) are compiled
+Wirehouse's few Java classes (Delta's log store for S3, the secured Thrift server) are compiled
 with the Janino that Spark includes, so a Java runtime without a compiler is enough.
 """
 
