@@ -91,7 +91,6 @@ def log(work: Work) -> Iterator[tuple[str, Files]]:
                 LANDED,
                 spark_tables.files(work.lake, LANDED, work.spans),
                 dict.fromkeys((*_SAME, *_CONTENT), ()),
-                lambda rows: rows,
             )
         ],
         schema=_TYPES,

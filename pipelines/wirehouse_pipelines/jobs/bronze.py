@@ -273,7 +273,6 @@ def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> spark_tables.Files:
                 table,
                 spark_tables.files(work.lake, table, [Span(source, (window,))]),
                 dict.fromkeys(schema.names, ()),
-                prepare=lambda rows: rows,
                 where=Where({"capture_id": ()}, partial(_is_of, captures=[*map(bytes.fromhex, captures)])),
             )
             for (source, window), captures in gone.items()

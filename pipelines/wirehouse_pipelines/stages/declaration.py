@@ -16,6 +16,11 @@ Prepare = Callable[[pa.RecordBatch], pa.RecordBatch]
 Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[tuple[str, pa.RecordBatch]]]
 
 
+def as_stored(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The `Prepare` of rows that need none."""
+    return rows
+
+
 class Order(NamedTuple):
     """The order of rows: by the columns of the key, then by these columns. Nulls come first."""
 
@@ -42,7 +47,7 @@ class Input:
     table: str
     files: Sequence[File]
     columns: Mapping[str, Sequence[str]]
-    prepare: Prepare
+    prepare: Prepare = as_stored
     #: If few rows of large files are needed: which.
     where: Where | None = None
 

@@ -315,7 +315,7 @@ def _definitions() -> Iterator[dict[str, Any]]:
 
 def _after(raw: dict[str, Any]) -> tuple[int, ...]:
     """What definitions are sorted by, so that each comes after those that it uses."""
-    return (*("union" in raw, "unfold" in raw, "view" in raw), _rank(raw["name"]))
+    return "union" in raw, "unfold" in raw, "view" in raw, _rank(raw["name"])
 
 
 def _rank(name: str) -> int:

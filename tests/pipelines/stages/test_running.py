@@ -202,7 +202,7 @@ def test_a_next_stage_reads_what_one_passes_on_and_no_table_has_it(lake: Lake) -
     flows = {row["flow"] for row in ROWS if row["flow"]}
     assert len(committed(lake, first)) == len(flows)
     work = Work(None, lake, (SPAN,), {}, ())  # type: ignore[arg-type]  # no stage asks for it
-    read = Input(TO, steps.passed(work, TO, first["rest"]), dict.fromkeys(MADE.names, ()), lambda rows: rows)
+    read = Input(TO, steps.passed(work, TO, first["rest"]), dict.fromkeys(MADE.names, ()))
     assert sum(file.rows for file in read.files) == len(wanted()) - len(flows)
     told = replace(stage(lake), inputs=[read], schema=MADE, fold=lambda batches: ((TO, rows) for rows in batches))
     rest = committed(lake, stages.run_here(lake, told))
