@@ -17,7 +17,7 @@ from wirehouse_codecs.core.rules import Place, Severity
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.tcp.packets import SYN, parse
 from wirehouse_codecs.tcp.reassembly import TcpSegment
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.fast.runner import Connection, Read
@@ -319,6 +319,25 @@ def found(segments: list[TcpSegment]) -> list[tuple[str, str]]:
     flow.finish()
     told = pa.Table.from_batches(rows.take()).column("finding").to_pylist()
     return [(finding["rule"], finding["severity"]) for finding in told if finding is not None]
+
+
+@pytest.mark.parametrize("dialect", ["seed", "seed_sid"])
+def test_a_hole_that_is_told_before_the_dialect_is_known_excuses_the_frames_before_it(dialect: str) -> None:
+    """The worker alone was captured: its OK shows no dialect, and what it acknowledges later is a hole."""
+    whole = simulated(SimulatorConfig(dialect=dialect, connectors=1))
+    worker = [one for one in whole if one.direction is S and (one.flags & SYN or one.payload_bytes)][:2]
+    answer, ok = worker
+    assert (answer.flags & SYN, ok.payload_bytes) == (SYN, len(ok.payload))
+    later = ok._replace(
+        place=Place(ok.place.arrived_at_ns + 1000, 0, b"capture", len(whole)),
+        sequence=ok.sequence + len(ok.payload),
+        acknowledgment=ok.acknowledgment + 546,
+        payload=b"",
+        payload_bytes=0,
+    )
+    # As if SYN had carried HELLO.
+    answer = answer._replace(acknowledgment=ok.acknowledgment)
+    assert [rule for rule, severity in found([answer, ok, later]) if severity != Severity.NOTE.value] == []
 
 
 @pytest.mark.parametrize("seed", fast_first(range(3)))
