@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.hiero_captures import judge_landed
 from tests.support.landed import cut, landed_file, landed_packets, read_log, segments
+from tests.support.searches import fast_first
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import SCHEMA
@@ -107,6 +108,27 @@ def test_what_is_missing_of_legal_traffic_breaks_no_rule(
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_is_missing_of_real_traffic_breaks_no_rule(path: Path, side: Direction, share: float, seed: int) -> None:
     assert severe(part_of(landed_file(path), side, share, seed), HieroOptions()) == []
+
+
+@pytest.mark.parametrize("lost", fast_first(range(3, 12), count=3, by=lambda at: at != 7))
+@pytest.mark.parametrize("profile", ["A0", "B"])
+def test_a_packet_that_each_connection_lacks_breaks_no_rule(profile: str, lost: int) -> None:
+    """The eighth has the path of a subscriber's status call, whose subscription follows on the same connection."""
+    config = replace(CALM, profile=profile, publishers=1, subscribers=2)
+    sent: Counter[frozenset[tuple[Any, ...]]] = Counter()
+    kept = []
+    for batch in landed_packets(simulate(config)):
+        parsed = parse(batch)
+        source, destination = (
+            zip(*(parsed.column(f"{end}_{what}").to_pylist() for what in ("address", "port")), strict=True)
+            for end in ("source", "destination")
+        )
+        is_there = []
+        for connection in map(frozenset, zip(source, destination, strict=True)):
+            is_there.append(sent[connection] != lost)
+            sent[connection] += 1
+        kept.append(batch.filter(pa.array(is_there)))
+    assert severe(kept, HieroOptions(profile=profile)) == []
 
 
 def _comparable(rows: Iterable[dict[str, Any]]) -> Counter[str]:
