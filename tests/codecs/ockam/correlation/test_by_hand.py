@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.landed import landed_packets
-from tests.support.ockam_by_hand import PORT, Talk, data, frame, optional, uint
+from tests.support.ockam_by_hand import ACK, PORT, SYN, Talk, data, frame, optional, uint
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Told
@@ -322,3 +322,18 @@ def test_a_client_saves_what_it_never_got() -> None:
     assert broken(lambda talk: holes(talk, 0, 1, 2, saved=3)) == []
     assert broken(lambda talk: holes(talk, 0, 2, saved=3)) == ["consumer_hole"]
     assert broken(lambda talk: holes(talk, 0, 1, 2, saved=4)) == ["consumer_hole", "save_ahead"]
+
+
+def fast_open(talk: Talk) -> None:
+    """The SYN had a request, and wasn't captured; its answer and what follows were."""
+    wire = talk.open()
+    talk.packets.clear()
+    wire.lose("c", len(frame("stream", "me", "stream_create", optional(data("orders")))))
+    wire.sent["s"] = 2_000_000
+    wire._put("s", SYN | ACK, b"", 1)
+    wire._put("c", ACK, b"")
+    wire.init("orders", "a1")
+
+
+def test_an_answer_to_a_request_in_a_syn_that_was_not_captured() -> None:
+    assert broken(fast_open) == []
