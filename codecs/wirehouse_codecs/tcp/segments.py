@@ -163,7 +163,7 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
             or not window[row]
             or not told[_CAPTURED + side]
             or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns
-            or 0 < ahead < WINDOW_BYTES
+            or 0 < ahead <= SEQUENCE_MASK + 1 - WINDOW_BYTES
             or (ahead and not told[_BEGUN + 1 - side])
             or captured != payload_bytes[row]
             or (captured and sequence[row] != told[_EXPECTED + side])
