@@ -21,6 +21,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole, TcpSegment
+from wirehouse_codecs.tcp.sequence_numbers import WINDOW_BYTES
 
 C, S = Direction.CLIENT, Direction.SERVER
 FLOWS = (b"\n\0\0\1\0\1\n\0\0\2\0\2", b"\n\0\0\1\0\1\n\0\0\2\0\3")
@@ -120,6 +121,24 @@ def test_plain_segments_are_taken_as_each_by_itself(rows: list[Row], size: int, 
     with patch.object(stream_log, "RUN_BYTES", run_bytes), patch.object(stream_log, "FEW_SEGMENTS", 1):
         assert read(rows, size) == expected
     assert read(rows, size) == expected
+
+
+def test_bytes_with_an_acknowledgment_that_is_far_away_are_no_plain_segment() -> None:
+    header = {"source": "a", "flow": FLOWS[0], "window_start": "0", "state": None, "capture_arrived_at_ns": 3}
+    header |= {"capture_id": b"one", "window": 9, "flags": ACK}
+    heads = [(C, 100, 7, b"c"), (S, 7, 101, b"s"), *[(C, 101, 8, b"")] * 4]
+    for far in (101 - WINDOW_BYTES, 101 + WINDOW_BYTES, 101 + 2**31):
+        told = [*heads, (S, 8, far % 2**32, b"s"), (S, 9, 101, b"s")]
+        rows = [
+            header
+            | {"arrived_at_ns": at, "record_number": at, "direction": str(side), "sequence": sequence}
+            | {"acknowledgment": acknowledgment, "payload": payload, "payload_bytes": len(payload)}
+            for at, (side, sequence, acknowledgment, payload) in enumerate(told)
+        ]
+        with patch.object(stream_log, "FEW_SEGMENTS", 1 << 40):
+            expected = read(rows, 1000)
+        with patch.object(stream_log, "FEW_SEGMENTS", 1):
+            assert read(rows, 1000) == expected
 
 
 class Together:
