@@ -53,8 +53,8 @@ test-servers: setup
 test-fast: setup ## The tests without JVM and properties (five minutes on 2 cores)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers and not superset"
 
-test-long: setup ## The rest of long searches, which `make test` only begins (before a release)
-	@$(BIN)/pytest -n auto -m long
+test-long: setup ## The rest of long searches, and properties with other examples each time (before a release)
+	@$(BIN)/pytest -n auto --hypothesis-profile=search -m "long or (property and not spark and not servers and not superset)"
 
 docs: setup ## The site of docs/, in site/
 	@$(BIN)/zensical build --clean --strict

@@ -22,8 +22,9 @@ VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
 # Until all is collected.
 gc.disable()
-# No test depends on how fast the machine is.
-settings.register_profile("wirehouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test depends on how fast the machine is, and, unless it searches (`make test-long`), on chance.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("wirehouse", settings.get_profile("search"), derandomize=True, database=None)
 settings.load_profile("wirehouse")
 
 
