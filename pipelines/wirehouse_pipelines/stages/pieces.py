@@ -95,11 +95,20 @@ def cut(rows: pa.RecordBatch, most_bytes: int, most_rows: int) -> Iterator[pa.Re
 
 def _sizes(rows: pa.RecordBatch) -> Any:
     """The approximate size of each row in bytes."""
-    found = np.full(rows.num_rows, 8 * rows.num_columns)
-    for column in rows.columns:
-        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-            found += np.asarray(pc.fill_null(pc.binary_length(column), 0))
-    return found
+    return reduce(np.add, map(_value_sizes, rows.columns))
+
+
+def _value_sizes(values: pa.Array) -> Any:
+    kind = values.type
+    own = np.full(len(values), 8)
+    if pa.types.is_struct(kind):
+        return reduce(np.add, map(_value_sizes, values.flatten()), own)
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        ends = np.concatenate(([0], np.cumsum(_value_sizes(values.values))))
+        return own + np.diff(ends[np.asarray(values.offsets)])
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return own + np.asarray(pc.fill_null(pc.binary_length(values), 0))
+    return own
 
 
 def _place(rows: pa.RecordBatch, order: Order, row: int) -> tuple[tuple[bool, Any], ...]:

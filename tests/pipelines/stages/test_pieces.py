@@ -92,6 +92,16 @@ def test_a_row_that_is_larger_than_a_piece_goes_alone() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_what_lists_structs_and_maps_hold_counts_as_well() -> None:
+    texts, fields = pa.list_(pa.string()), pa.struct([("text", pa.string())])
+    schema = pa.schema([("texts", texts), ("fields", fields), ("sets", pa.map_(pa.string(), pa.binary()))])
+    held = ({"texts": ["x" * 250] * 4}, {"fields": {"text": "x" * 1000}}, {"sets": {"a": b"x" * 999}})
+    for long in held:
+        short: Row = {"texts": ["a"], "fields": {"text": None}, "sets": None}
+        rows = pa.RecordBatch.from_pylist([short, short | long, short, short, short], schema=schema)
+        assert [each.num_rows for each in pieces.cut(rows.slice(1), 1000, 9)] == [1, 3]
+
+
 def test_what_is_carried_comes_first() -> None:
     """It has no arrival, wherever it was read."""
     rows = [row(b"k", at) for at in range(50)] + [row(b"k", None, b"state")]
