@@ -51,12 +51,12 @@ INPUT = (
 _CONNECTIONS, _LOGS = 20, 2
 #: Signatures that are checked for the measure.
 _CHECKED = 40_000
-#: How often, in a measure that is to hold for some seconds.
+#: Repetitions, so that a measurement takes some seconds.
 _CHECKED_TIMES = 5
 #: Rounds of what is measured in this process, of which the fastest counts.
 _TIMES = 3
 _WINDOW_BYTES = 32_768
-#: What gold may take of the time of bare checks on all cores.
+#: The target: time of gold relative to bare checks on all cores.
 _TO_REACH = 1.25
 
 
@@ -68,7 +68,7 @@ def _config(size: int, start_ms: int, after: int = 0) -> SimulatorConfig:
         logs=_LOGS,
         entries=max(1, size // logs),
         first_entry=after // logs + 1,
-        # Those that go on later.
+        # So that logs continue in the increment.
         ended_share=0.0,
         live_share=0.0,
         ways=0,
@@ -85,7 +85,7 @@ def capture(folder: Path, size: int, start_ms: int, after: int = 0) -> tuple[Pat
     return path, Source("bench", "bamboo", "pcap", str(path), ports=(PORT,))
 
 
-def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
     """Bare checks of signatures, which the pipeline is bound by; the codec without Spark and signatures; LZFoo."""
     return [_signatures(partial(run, spark, lake, "gold.bamboo"), layers[-1].size), _codec(), _lzfoo()]
 
@@ -166,7 +166,7 @@ def _decode(runs: Sequence[list[Data]]) -> None:
 
 
 def _lzfoo() -> str:
-    """What LZFoo makes of payloads on one core, MB/s of what they stand for."""
+    """What LZFoo makes of payloads on one core, MB/s of decompressed payload."""
     pieces = [written.payload or b"" for written in entries(_config(_CHECKED, START_MS))]
     deflater = Deflater(_WINDOW_BYTES)
     packed = [deflater.compress(piece) for piece in pieces]

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.tools.bench.runner import Layer, cpu_seconds
+from infra.tools.bench.runner import Layer
 from wirehouse_codecs.cardinal.simulator.simulator import SimulatorConfig, simulate, write_jsonl
-from wirehouse_pipelines.jobs import runner
-from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.lake.lake import Lake, Source
 
 LAYERS = {"bronze.messages": 1.2, "silver.cardinal": 2.0, "gold.cardinal": 2.0}
@@ -50,8 +48,8 @@ def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Pa
     return path, Source("bench", "cardinal", "messages", str(path), chosen)
 
 
-def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-    """The published reference consumer (Go, in memory) and gold into files, per CPU-second."""
+def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+    """CPU seconds beside those of the published reference consumer (Go, in memory)."""
     size = layers[-1].size
     if shutil.which("go") is None:
         return []
@@ -59,15 +57,9 @@ def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[s
     command = ["go", "run", ".", str(path), str(start["number"]), start["hash"], start["weight"]]
     told = subprocess.run(command, cwd=REFERENCE, check=True, capture_output=True, text=True)
     theirs = json.loads(told.stdout)["messages_per_cpu_second"]
-    begun = cpu_seconds()
-    work = Work(spark, lake, (Span("bench", tuple(runner.data_windows(lake))),), {}, ())
-    # The files are never committed; upkeep removes them.
-    for _ in runner.all_jobs()["gold.cardinal"].build(work):
-        pass
-    ours = size / (cpu_seconds() - begun)
+    ours = sum(layer.cpu for layer in layers[-len(LAYERS) :][1:]) / size
     return [
         "The reference consumer (cardinal-streams 1.5.1, Go, in memory, nothing stored) takes "
-        f"{theirs:,.0f} of {size:,} messages per CPU-second.",
-        "Gold without its commits, which also judges the rules and writes files, takes "
-        f"{ours:,.0f}: {ours / theirs:.2f} of it.",
+        f"{1e6 / theirs:.2f} CPU us a message of {size:,}; silver and gold, which also judge the rules and store rows, "
+        f"take {1e6 * ours:.2f}: {ours * theirs:.1f} times as much."
     ]

@@ -58,7 +58,7 @@ def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Pa
     return path, Source("bench", "hiero", "pcap", str(path), ports=(DEFAULT_PORT,))
 
 
-def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
     """On one core without Spark: the walk over items, and roots beside the calls of hashlib that they need."""
     ledger = Ledger(_config(_ALONE * _PUBLISHERS, START_MS), B)
     blocks = [b"".join((*one.opening, *one.middle, *one.closing)) for one in map(ledger.block, range(_ALONE))]

@@ -57,7 +57,7 @@ def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Pa
     return path, Source("bench", "ockam", "pcap", str(path), ports=(PORT,))
 
 
-def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
     """The codec without Spark on one core, bytes to Arrow."""
     sides = {direction: bytearray() for direction in Direction}
     for conversation in connections(_config(200_000, START_MS)):

@@ -1,8 +1,9 @@
-"""`make bench`: seconds of each layer against the floor of copying, written to docs/benchmarks.md.
+"""`make bench`: what each layer takes, beside two floors, written to docs/benchmarks.md.
 
-The floor of a layer is copying its input and its finished output, Delta to Delta (bronze: Avro to Delta), unchanged, on
-the same cores. Job and floor run in turn, warm; the median counts. The fixed cost is that of the same jobs on a lake
-with very little in it. What a protocol brings to it is in `benches/PROTOCOL.py`.
+The floor in seconds is copying a layer's input and its finished output, Delta to Delta (bronze: Avro to Delta),
+unchanged, on the same cores. The floor in CPU seconds is the same job without Spark, in one process: see `bare`. Job
+and floors run in turn, warm; medians count. The fixed cost is that of the same jobs on a lake with very little in it.
+The captures of each protocol, and the programs that it is compared with, are in the module of its name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, Protocol
 
 import click
 
+from infra.tools.bench import bare
 from wirehouse_orchestration.evidence.inspection import inspect
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs import runner
@@ -50,11 +52,12 @@ LATER_MS = 2 * 86_400_000
 class Bench(Protocol):
     """The interface of a protocol's module in this package."""
 
-    #: Its jobs, and the ratio to the floor that each is to reach.
+    #: The protocol's jobs, and for each the ratio to the floor that is to be reached.
     LAYERS: Mapping[str, float]
-    #: What is counted, and how much of it: from small to large; for the fixed cost; in the increment.
+    #: The name of what is counted. SIZES count it from small to large; FIXED for the fixed cost; INCREMENT for one more
+    #: window.
     UNIT: str
-    #: Bytes that one takes in a capture, about.
+    #: Approximate bytes of a unit in a capture.
     UNIT_BYTES: int
     SIZES: tuple[int, ...]
     FIXED: int
@@ -63,13 +66,13 @@ class Bench(Protocol):
     INPUT: str
 
     def capture(self, folder: Path, size: int, start_ms: int, after: int = 0, /) -> tuple[Path, Source]:
-        """Write a capture of so much into the empty folder, and the source `bench` that reads it.
+        """Write a capture of `size` units into the empty folder; its path, and the source `bench` that reads it.
 
-        The lake has one of `after` so much from before.
+        The lake already holds a capture of `after` units.
         """
 
-    def peers(self, path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-        """Lines of the page about the capture read by others; `layers` are what was measured of it."""
+    def compared(self, path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+        """Lines for the page: other programs on the same capture, beside `layers`, which were measured on it."""
 
 
 @dataclass
@@ -126,6 +129,13 @@ def seconds_of(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
+
+
+def cpu_seconds_of(work: Callable[[], object]) -> float:
+    """CPU seconds that `work` takes, in this process and everything under it."""
+    begun = cpu_seconds()
+    work()
+    return cpu_seconds() - begun
 
 
 def cpu_seconds() -> float:
@@ -191,7 +201,7 @@ def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer at one size: medians in seconds."""
+    """A layer at one size: medians in seconds, and in CPU seconds with and without Spark."""
 
     name: str
     size: int
@@ -199,6 +209,8 @@ class Layer:
     floor: float
     to_reach: float
     fixed: float
+    cpu: float
+    bare: float
     driver_mib: float
     worker_mib: float
 
@@ -213,15 +225,18 @@ def _measure(
     for name, to_reach in bench.LAYERS.items():
         run(spark, lake, name)
         _floor(spark, lake, name, to)
-        spent: list[float] = []
-        floors: list[float] = []
+        bare.cpu_seconds_of(lake, name)
+        spent: list[tuple[float, ...]] = []
         with _watched() as peaks:
             for _ in range(rounds):
-                spent.append(seconds_of(partial(run, spark, lake, name)))
-                floors.append(seconds_of(partial(_floor, spark, lake, name, to)))
-        seconds, floor = statistics.median(spent), statistics.median(floors)
-        click.echo(f"{size:>10,} {name}: {seconds:.1f} s, floor {floor:.1f} s")
-        yield Layer(name, size, seconds, floor, to_reach, fixed[name], peaks.driver, peaks.worker)
+                begun = cpu_seconds()
+                seconds = seconds_of(partial(run, spark, lake, name))
+                cpu = cpu_seconds() - begun
+                floor = seconds_of(partial(_floor, spark, lake, name, to))
+                spent.append((seconds, floor, cpu, bare.cpu_seconds_of(lake, name)))
+        seconds, floor, cpu, alone = map(statistics.median, zip(*spent, strict=True))
+        click.echo(f"{size:>10,} {name}: {seconds:.1f} s, floor {floor:.1f} s; {cpu:.1f} CPU s, bare {alone:.1f}")
+        yield Layer(name, size, seconds, floor, to_reach, fixed[name], cpu, alone, peaks.driver, peaks.worker)
 
 
 def _fixed(spark: Any, bench: Bench, folder: Path) -> dict[str, float]:
@@ -234,7 +249,7 @@ def _fixed(spark: Any, bench: Bench, folder: Path) -> dict[str, float]:
 
 
 def _increment(spark: Any, bench: Bench, lake: Lake, size: int, folder: Path) -> float:
-    """Seconds of one small window on the history of `lake`, which is of so much."""
+    """Seconds of one small window on the history of `lake`, which has `size` units."""
     folder.mkdir()
     path, _ = bench.capture(folder, bench.INCREMENT, START_MS + LATER_MS, size)
     landing.land(lake, lake.sources[0], [str(path)])
@@ -250,14 +265,15 @@ class Results:
 
     layers: list[Layer] = field(default_factory=list)
     increments: list[tuple[int, float]] = field(default_factory=list)
-    peers: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
 
 
 def _section(title: str, bench: Bench, results: Results, rounds: int) -> str:
     unit = bench.UNIT
     columns = (
         *("layer", unit, "seconds", f"{unit}/s", "floor", "ratio", "to reach"),
-        *("fixed cost", "less fixed", "driver MiB", "worker MiB"),
+        *("fixed cost", "less fixed", "CPU s", f"CPU us/{unit.removesuffix('s')}", "bare CPU s", "CPU / bare"),
+        *("driver MiB", "worker MiB"),
     )
     lines = [
         f"## {title}",
@@ -273,7 +289,8 @@ def _section(title: str, bench: Bench, results: Results, rounds: int) -> str:
         lines.append(
             f"| {layer.name} | {layer.size:,} | {layer.seconds:.1f} | {layer.size / layer.seconds:,.0f} | "
             f"{layer.floor:.1f} | {layer.ratio:.2f} | {layer.to_reach} | {layer.fixed:.1f} | {less:.2f} | "
-            f"{layer.driver_mib:,.0f} | {layer.worker_mib:,.0f} |"
+            f"{layer.cpu:.1f} | {1e6 * layer.cpu / layer.size:,.1f} | {layer.bare:.1f} | "
+            f"{layer.cpu / layer.bare:.2f} | {layer.driver_mib:,.0f} | {layer.worker_mib:,.0f} |"
         )
     by_name: dict[str, list[Layer]] = {}
     for layer in results.layers:
@@ -288,13 +305,14 @@ def _section(title: str, bench: Bench, results: Results, rounds: int) -> str:
         lines.append(
             f"- One more window of {bench.INCREMENT:,} {bench.UNIT} after {history:,}: {seconds:.1f} s for all layers."
         )
-    return "\n".join([*lines, "", *results.peers]).rstrip() + "\n"
+    return "\n".join([*lines, "", *results.compared]).rstrip() + "\n"
 
 
 _HEAD = """# Benchmarks
 
-Each section is written by `make bench`: medians of some rounds, warm, job and floor in turn. The floor copies the
-layer's input and output unchanged (bronze: Avro to Delta); the fixed cost is the same job on very little.
+Each section is written by `make bench`: medians of some rounds, warm, job and floors in turn. The floor copies the
+layer's input and output unchanged (bronze: Avro to Delta); the fixed cost is the same job on very little. CPU seconds
+are those of all processes. Bare ones are those of the same job in one process without Spark; nothing is committed.
 
 """
 
@@ -317,7 +335,7 @@ def measure(name: str, bench: Bench, sizes: Sequence[int], rounds: int, root: Pa
         path, lake = _lake(bench, here, size)
         run(spark, lake, "bronze.captures")
         results.layers += _measure(spark, bench, lake, size, rounds, fixed, here / "copies")
-        results.peers = [*bench.peers(path, lake, spark, results.layers), _inspected(path, name, bench, size)]
+        results.compared = [*bench.compared(path, lake, spark, results.layers), _inspected(path, name, bench, size)]
         results.increments.append((size, _increment(spark, bench, lake, size, here / "increment")))
         shutil.rmtree(here)
         # After each size: the large one takes long.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from infra.tools.bench.runner import Layer, seconds_of
+from infra.tools.bench.runner import Layer, cpu_seconds_of, seconds_of
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.simulate.script import Send
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -57,7 +57,7 @@ def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Pa
     return path, Source("bench", "wallaroo", "pcap", str(path), ports=(PORT,))
 
 
-def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
+def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
     """The codec without Spark on one core, and two programs that do a part of it."""
     return [*_codec(), *_programs(path, layers)]
 
@@ -100,7 +100,7 @@ def _judge(runs: Sequence[list[Data]], options: WallarooOptions) -> None:
 
 def _programs(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     """tcpflow reassembles streams, tshark dissects up to TCP. Neither decodes frames, checks rules or stores rows."""
-    bronze, silver = (layer.seconds for layer in layers[-len(LAYERS) :][:2])
+    ours = sum(layer.cpu for layer in layers[-len(LAYERS) :][:2])
     size = layers[-1].size
     for command, what in (
         (["tcpflow", "-q", "-r", str(path), "-o"], "reassembly into files only"),
@@ -109,10 +109,10 @@ def _programs(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
         if shutil.which(command[0]) is None:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            took = seconds_of(partial(_quietly, [*command, folder] if command[0] == "tcpflow" else command))
+            took = cpu_seconds_of(partial(_quietly, [*command, folder] if command[0] == "tcpflow" else command))
         yield (
-            f"{command[0]} ({what}) takes {took:.1f} s for the capture of {size:,} frames: bronze takes "
-            f"{bronze / took:.2f} of that, silver {silver / took:.2f}."
+            f"{command[0]} ({what}) takes {took:.1f} CPU seconds for the capture of {size:,} frames: bronze and silver "
+            f"together take {ours / took:.2f} of that."
         )
 
 
