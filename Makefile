@@ -40,7 +40,7 @@ test: setup ## All tests, of long searches the first cases
 
 # What needs no servers, in the order of what fails first.
 test-alone: test-fast
-	@$(BIN)/pytest -n auto -m "property and not long and not spark and not servers and not superset"
+	@$(BIN)/pytest -n auto --dist loadgroup -m "property and not long and not spark and not servers and not superset"
 	@$(MAKE) --no-print-directory test-jobs
 
 test-jobs: setup

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from infra.tools.bench import bare
 from wirehouse_orchestration import config
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
@@ -53,6 +54,12 @@ def spark() -> Iterator[Any]:
     session = embedded.session("tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def in_process() -> Any:
+    """In place of a Spark session, for small lakes: tasks run in this process. Needs no JVM."""
+    return bare.InProcess()
 
 
 @pytest.fixture(scope="session")
@@ -129,9 +136,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Properties, which try many examples, are marked as such, and so is what asks for Spark."""
+    """Properties, which try many examples, are marked as such, and so is what asks for Spark.
+
+    Tests that share a lake which this process computes run in one process.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if "in_process" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
         if is_hypothesis_test(getattr(item, "function", None)):
             item.add_marker(pytest.mark.property)

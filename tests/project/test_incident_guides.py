@@ -95,7 +95,7 @@ def test_a_guide_names_a_chart_of_the_boards(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def lake(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """The captures of all guides in one lake. What `simulate` prints is as the guides say."""
     folder = tmp_path_factory.mktemp("incidents")
     sources = [
@@ -108,11 +108,11 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
                 assert _printed(block) == block[0]
     lake = config.load(folder / "wirehouse.toml")
     running.land(lake)
-    running.run(spark, lake)
+    running.run(in_process, lake)
     return lake
 
 
-@pytest.mark.spark
+@pytest.mark.property
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_statement_of_a_guide_finds_what_was_simulated(lake: Lake, name: str) -> None:
     guide = GUIDES[name]
@@ -128,7 +128,7 @@ def test_the_statement_of_a_guide_finds_what_was_simulated(lake: Lake, name: str
         assert row[key] == value if key in row else str(plain(value)) in shown[-1]
 
 
-@pytest.mark.spark
+@pytest.mark.property
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_chart_of_a_guide_has_something_to_show(lake: Lake, name: str) -> None:
     chart = _chart(GUIDES[name])

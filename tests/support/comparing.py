@@ -19,13 +19,13 @@ LAKE_ONLY = ("source", "window_start", "decoder_version")
 Told = dict[str, dict[str, tuple[list[str], list[str]]]]
 
 
-def told_by_both(spark: Any, lake: Lake, left_out: Sequence[str] = ()) -> Told:
+def told_by_both(session: Any, lake: Lake, left_out: Sequence[str] = ()) -> Told:
     """Land and run every source, each one capture of one protocol, and look into it; without columns `left_out`."""
     protocol = lake.sources[0].protocol
     now_ns = time.time_ns()
     for source in lake.sources:
         land(lake, source, now_ns=now_ns)
-    run(spark, lake)
+    run(session, lake)
     listed = [(kind, f"silver.{protocol}_{kind}s") for kind in ("message", "connection")]
     listed += [("quarantine", f"silver.{protocol}_quarantine"), ("violation", "gold.violations")]
     tables = {kind: table for kind, table in listed if table in all_tables()}

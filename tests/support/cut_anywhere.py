@@ -2,7 +2,7 @@
 
 tests/pipelines/PROTOCOL/test_windows.py says what its captures are, and what makes them worth comparing:
 
-    pytestmark = pytest.mark.spark
+    pytestmark = pytest.mark.property
 
     class TestWindows(CutAnywhere):
         protocol = "ockam"
@@ -90,25 +90,25 @@ class CutAnywhere(ABC):
         return tuple(self.sources(tmp_path_factory.mktemp("captures")))
 
     @pytest.fixture(scope="class")
-    def at_once(self, spark: Any, written: tuple[Source, ...], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    def at_once(self, in_process: Any, written: tuple[Source, ...], tmp_path_factory: pytest.TempPathFactory) -> Lake:
         """Day windows in one range."""
         lake = Lake(str(tmp_path_factory.mktemp("days")), Windows("day", FIRST["day"]), written)
         land(lake)
-        run(spark, lake)
+        run(in_process, lake)
         return lake
 
     @pytest.fixture(scope="class")
-    def hours(self, spark: Any, written: tuple[Source, ...], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    def hours(self, in_process: Any, written: tuple[Source, ...], tmp_path_factory: pytest.TempPathFactory) -> Lake:
         """Hour windows; the jobs of the protocol in steps of some."""
         lake = Lake(str(tmp_path_factory.mktemp("hours")), Windows("hour", FIRST["hour"]), written)
         land(lake)
         windows = runner.data_windows(lake)
         for job in bronze.JOBS:
-            runner.run_job(spark, lake, job.name, windows[0], windows[-1])
+            runner.run_job(in_process, lake, job.name, windows[0], windows[-1])
         for begin in range(0, len(windows), STEP):
             step = windows[begin : begin + STEP]
             for job in PROTOCOLS[self.protocol].jobs:
-                runner.run_job(spark, lake, job.name, step[0], step[-1])
+                runner.run_job(in_process, lake, job.name, step[0], step[-1])
         return lake
 
     def test_there_is_something_to_cut(self, at_once: Lake, hours: Lake) -> None:
@@ -118,22 +118,22 @@ class CutAnywhere(ABC):
     def test_hours_step_by_step_are_days_at_once(self, at_once: Lake, hours: Lake) -> None:
         assert_same_rows(at_once, hours, without=["window_start", "window_begin"])
 
-    def test_a_range_again_gives_the_same_rows(self, spark: Any, at_once: Lake, hours: Lake) -> None:
+    def test_a_range_again_gives_the_same_rows(self, in_process: Any, at_once: Lake, hours: Lake) -> None:
         windows = runner.data_windows(hours)
         for job in PROTOCOLS[self.protocol].jobs:
-            report = runner.run_job(spark, hours, job.name, windows[2], windows[-1], force=True)
+            report = runner.run_job(in_process, hours, job.name, windows[2], windows[-1], force=True)
             assert set(report.windows) == set(windows[2:])
         assert_same_rows(at_once, hours, without=["window_start", "window_begin"])
         assert runner.stale(hours) == {}
 
-    def test_a_late_file_gives_the_rows_of_one_in_time(self, spark: Any, at_once: Lake, tmp_path: Path) -> None:
+    def test_a_late_file_gives_the_rows_of_one_in_time(self, in_process: Any, at_once: Lake, tmp_path: Path) -> None:
         """Of each source what lies between its first file and its last comes after the rest was run."""
         lake = Lake(str(tmp_path / "apart"), at_once.windows, at_once.sources)
         for source in lake.sources:
             files = sorted(map(str, Path(source.path).iterdir()))
             landing.land(lake, source, [files[0], files[-1]])
-        run(spark, lake)
+        run(in_process, lake)
         land(lake)
         assert runner.stale(lake)
-        run(spark, lake)
+        run(in_process, lake)
         assert_same_rows(at_once, lake)

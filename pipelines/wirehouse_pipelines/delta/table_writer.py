@@ -2,7 +2,8 @@
 
 `write` writes one file for one partition. TableFiles accepts rows of any partitions. Each returns a **description** per
 file: `path` (relative to the table's folder), `size` in bytes, `modified` in milliseconds since 1970, and `stats`,
-Delta's statistics. `spark_tables.replace` commits files by their descriptions.
+Delta's statistics. That of a file with carried state has `state`: the digest of its rows, and the greatest value of
+`carried_from`. `spark_tables.replace` commits files by their descriptions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.delta import arrow_types, row_digests
 from wirehouse_pipelines.delta.batches import pieces_of
 from wirehouse_pipelines.storage.storage import Storage
 from wirehouse_pipelines.tables import Table
@@ -83,6 +84,8 @@ class _File:
     ) -> None:
         self._schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
         self._times = _times(table)
+        is_state = table.carried is not None and {*table.carried} <= {*partition.items()}
+        self._state: dict[str, Any] | None = {"digest": 0, "carried_from": None} if is_state else None
         self._path = "/".join(
             [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"]
         )
@@ -103,14 +106,20 @@ class _File:
             if isinstance(group, pa.Table)
             else pa.Table.from_batches([_as_defined(group, self._schema, self._times)])
         )
-        self._writer.write_table(rows.select(self._schema.names), row_group_size=max(rows.num_rows, 1))
+        rows = rows.select(self._schema.names)
+        if self._state is not None:
+            self._state["digest"] += row_digests.digest_of(rows)
+            known = (self._state["carried_from"], pc.max(rows.column("carried_from")).as_py())
+            self._state["carried_from"] = max(filter(None, known), default=None)
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
         """Complete the file, which becomes visible; its description."""
         with self._open:
             self._writer.close()
             size, footer = self._stream.tell(), pq.read_metadata(self._stream)
-        return {"path": self._path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+        described = {"path": self._path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+        return described if self._state is None else described | {"state": self._state}
 
     def give_up(self, *error: Any) -> None:
         """Discard the file because of an error, which is given as the arguments of `__exit__`."""

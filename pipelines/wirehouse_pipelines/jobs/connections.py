@@ -39,8 +39,6 @@ from wirehouse_pipelines.tables import all_tables
 
 #: The version of the code that all protocols over TCP share. A new version makes every window of each stale.
 VERSION = "10"
-#: A SQL condition: the rows of a log that are state.
-CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _PLACE: Final = ("source", "window_start", *_ARRIVAL)
 #: Rows of a key are in order of arrival. States have no arrival, so they come first; of a flow the newest comes last.
@@ -84,7 +82,6 @@ def job(
         protocol=protocol,
         reads=("bronze.segments", "bronze.files") if files or more else ("bronze.segments",),
         state_table=table,
-        carried=CARRIED,
         also=_also,
     )
 

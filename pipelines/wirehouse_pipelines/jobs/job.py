@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.landing.manifests import Manifest
@@ -68,7 +67,7 @@ class Cut(Exception):
 
 @dataclass
 class Work:
-    """One run of a job: its windows, the ledger entries of the windows before, and access to tables."""
+    """One run of a job: its windows, and the ledger entries of the windows before."""
 
     spark: SparkSession
     lake: Lake
@@ -80,10 +79,6 @@ class Work:
 
     def source(self, name: str) -> Source:
         return self.lake.source(name)
-
-    def read(self, table: str) -> DataFrame:
-        """The rows of `table` in the spans."""
-        return spark_tables.read(self.spark, self.lake, table, self.spans)
 
     @property
     def services(self) -> dict[str, str]:
@@ -151,10 +146,8 @@ class Job:
     landed: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]] | None = None
     #: For a job that reads landing: the kinds of source whose records it reads.
     kinds: tuple[str, ...] = ()
-    #: The output that has the state, if the job has one.
+    #: The output that has the state, if the job has one: its definition says which of the rows are state.
     state_table: str | None = None
-    #: A SQL condition on `state_table`: which of its rows are state.
-    carried: str = "true"
     #: Returns what else the rows depend on; part of every digest.
     also: Callable[[Lake, Source], str] | None = None
     #: The job reads all sources of a service together, and its rows have the service's name as their source.

@@ -18,16 +18,17 @@ The **unit** of a job, in the code below, is what its windows belong to: a sourc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_pipelines.delta import ledger, spark_tables
+from wirehouse_pipelines.delta.delta_tables import partition_of
 from wirehouse_pipelines.delta.spark_tables import in_spans
 from wirehouse_pipelines.jobs import bronze
 from wirehouse_pipelines.jobs.job import Cut, Job, Span, Work
@@ -293,14 +294,17 @@ def _write(spark: SparkSession, known: Planner, plan: Plan, spans: Sequence[Span
         if entry:
             before[span.source] = entry
     work = Work(spark, lake, tuple(spans), before, tuple(known.landed()))
-    for index, (table, frame) in enumerate(job.build(work)):
+    states: dict[tuple[str, str], tuple[str, str]] = {}
+    for index, (table, made) in enumerate(job.build(work)):
         if index == 0:
             # From here on, tables may have rows of different runs. If the job is killed, the windows must be stale.
             held()
             known.withdraw(_keys(job, spans))
-        spark_tables.replace(lake, table, frame, spans, held)
+        spark_tables.replace(lake, table, made, spans, held)
+        if table == job.state_table:
+            states = _state_rows(made)
     rows_of = {table: spark_tables.rows_by_window(lake, table) for table in job.outputs}
-    entries = plan.committed(spans, _state_rows(work, job), rows_of)
+    entries = plan.committed(spans, states, rows_of)
     held()
     known.commit(entries)
     rows = dict.fromkeys(job.outputs, 0)
@@ -313,15 +317,14 @@ def _keys(job: Job, spans: Sequence[Span]) -> Iterator[ledger.Key]:
     return ((table, span.source, window) for table in job.outputs for span in spans for window in span.windows)
 
 
-def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:
+def _state_rows(written: spark_tables.Files) -> dict[tuple[str, str], tuple[str, str]]:
     """By (source, window): a digest of its state rows, and the oldest window whose state is alive at its end."""
-    if not job.state_table:
-        return {}
-    frame = work.read(job.state_table).where(job.carried)
-    # Spark can't hash maps. No column with maps is part of the state.
-    plain = [field.name for field in frame.schema if "map<" not in field.dataType.simpleString()]
-    hashed = F.xxhash64(*plain).cast("decimal(20,0)")
-    found = frame.groupBy("source", "window_start").agg(
-        F.sum(hashed).alias("digest"), F.max("carried_from").alias("carried_from")
-    )
-    return {(row.source, row.window_start): (str(row.digest), row.carried_from) for row in found.collect()}
+    digests: Counter[tuple[str, str]] = Counter()
+    alive: dict[tuple[str, str], list[str]] = {}
+    for file in written:
+        if state := file.get("state"):
+            partition = partition_of(file["path"])
+            window = partition["source"], partition["window_start"]
+            digests[window] += state["digest"]
+            alive.setdefault(window, []).extend(filter(None, [state["carried_from"]]))
+    return {window: (str(digest % 2**64), max(alive[window])) for window, digest in digests.items()}

@@ -101,6 +101,8 @@ class Table:
     entity: str | None = None
     #: Carried state, or what the stages of a job pass on: not shown to people.
     internal: bool = False
+    #: The values of partition columns whose rows are carried state, if the table has any; () are all its rows.
+    carried: tuple[tuple[str, str], ...] | None = None
 
     @property
     def layer(self) -> str:
@@ -353,6 +355,8 @@ def all_tables() -> dict[str, Table]:
             "columns": columns,
             **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order", "stats")},
         }
+        if "carried" in raw:
+            fields["carried"] = tuple(raw["carried"].items())
         if "view" in raw:
             fields["view"] = _HISTORY.sub(lambda found: _newest(tables[found[1]], tables[found[1]].key), raw["view"])
         table = Table(**fields)

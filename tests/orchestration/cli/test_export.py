@@ -144,8 +144,8 @@ def test_what_cannot_be_exported_is_said_and_leaves_no_file(
     assert [path.name for path in tmp_path.iterdir() if "log" in path.name] == []
 
 
-@pytest.mark.spark
-def test_what_is_exported_lands_as_the_same_entries_and_payloads(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.property
+def test_what_is_exported_lands_as_the_same_entries_and_payloads(in_process: Any, tmp_path: Path) -> None:
     capture = tmp_path / "peers.pcap"
     with capture.open("wb") as stream:
         write_pcap(simulate(SimulatorConfig(seed=3, connections=1, logs=1, entries=20)), stream)
@@ -156,7 +156,7 @@ def test_what_is_exported_lands_as_the_same_entries_and_payloads(spark: Any, tmp
     sources.append(Source("peers", "bamboo", "pcap", str(capture), ports=(PORT,)))
     before = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), tuple(sources))
     land(before)
-    run(spark, before)
+    run(in_process, before)
     file = tmp_path / "wirehouse.toml"
     file.write_text('[lakehouse]\nroot = "lake"\n')
     logs = select(before, "SELECT DISTINCT encode(author, 'hex') AS author, log_id FROM gold.bamboo_logs")
@@ -170,7 +170,7 @@ def test_what_is_exported_lands_as_the_same_entries_and_payloads(spark: Any, tmp
         str(tmp_path / "again"), Windows("day", "2015-01-01"), (Source("s", "bamboo", "entries", str(folder)),)
     )
     land(after)
-    run(spark, after)
+    run(in_process, after)
     judged = "SELECT DISTINCT data, verdict, payload_size, payload_hash FROM gold.bamboo_entries WHERE data IS NOT NULL"
     known_before = {row["data"]: row for row in select(before, judged)}
     known_after = {row["data"]: row for row in select(after, judged)}

@@ -22,7 +22,7 @@ from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
 SESSIONS = {path.stem: json.loads(path.read_text()) for path in (VECTORS / "sessions").glob("*.json")}
 LOGS: dict[str, Any] = json.loads((VECTORS / "expected.json").read_text())["logs"]
@@ -75,9 +75,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, lake: Lake) -> Told:
+def told(in_process: Any, lake: Lake) -> Told:
     """What inspect and the pipeline tell; of entry files inspect prints what gold says of each."""
-    told = told_by_both(spark, lake, ["connection_id"])
+    told = told_by_both(in_process, lake, ["connection_id"])
     # Inspect has no options.
     told = {kind: {name: rows for name, rows in of.items() if name != CALLED} for kind, of in told.items()}
     packets = {source.name for source in lake.sources if source.kind == "pcap"}

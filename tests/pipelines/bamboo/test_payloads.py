@@ -17,13 +17,13 @@ from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 DAY = 86_400 * SECOND
 BEGIN = 1_699_956_000 * SECOND
 
 
-def test_gold_judges_payloads_by_all_entries_of_the_service(spark: Any, tmp_path: Path) -> None:
+def test_gold_judges_payloads_by_all_entries_of_the_service(in_process: Any, tmp_path: Path) -> None:
     log = grown(4)
     said = [raw(log.payloads[1]), raw(b"?" * 9), raw(log.payloads[3] + b"!"), raw(log.payloads[4])]
 
@@ -46,7 +46,7 @@ def test_gold_judges_payloads_by_all_entries_of_the_service(spark: Any, tmp_path
     sources.append(Source("known", "bamboo", "entries", stored, {"service": "of_by_file"}))
     lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     rows = select(lake, "SELECT * FROM gold.bamboo_violations WHERE severity <> 'note' ORDER BY source, byte_start")
     told = found(shows(log, 4), sends(log, said))
     assert [rule for rule, _ in told] == ["invalid_data_in_safe_mode", "payload_overrun"]

@@ -13,10 +13,10 @@ from wirehouse_codecs.simulate.pcap_writer import write_file
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 
-def test_entries_that_one_of_them_lost_the_other_has(spark: Any, tmp_path: Path) -> None:
+def test_entries_that_one_of_them_lost_the_other_has(in_process: Any, tmp_path: Path) -> None:
     packets = list(simulate(SimulatorConfig(seed=3, connections=1, logs=1, entries=60, ways=0)))
     early, late = len(packets) // 3, 2 * len(packets) // 3
     sources = []
@@ -26,7 +26,7 @@ def test_entries_that_one_of_them_lost_the_other_has(spark: Any, tmp_path: Path)
         sources.append(Source(name, "bamboo", "pcap", place, {"service": "taps"}, ports=(PORT,)))
     lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     sent = "SELECT DISTINCT source, entry['entry_hash'] AS entry_hash FROM silver.bamboo WHERE row_kind = 'entry'"
     by_source: dict[str, set[bytes]] = {"a": set(), "b": set()}
     for row in select(lake, sent):

@@ -12,7 +12,7 @@ from tests.support.running import select
 from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, simulate, write_pcap
 from wirehouse_pipelines.lake.lake import Lake, Source
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 _MINUTE_MS = 60_000
 #: From 22:13 on, over midnight. Two peers replicate the same logs.

@@ -14,7 +14,7 @@ from tests.support.comparing import assert_the_same_is_said, told_by_both
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 VECTORS = Path(__file__).parents[2] / "vectors" / "cardinal"
 CAPTURES = (
     *("c_subbatches", "e1_large_reorg", "g1_incomplete"),
@@ -48,9 +48,11 @@ def hostile() -> bytes:
     return gzip.compress(b"".join(lines))[:-8]
 
 
-def test_the_pipeline_has_the_rows_that_inspect_prints(spark: Any, tmp_path: Path) -> None:
+def test_the_pipeline_has_the_rows_that_inspect_prints(in_process: Any, tmp_path: Path) -> None:
     (tmp_path / "hostile.jsonl.gz").write_bytes(hostile())
     paths = {name.rpartition("/")[2]: VECTORS / name / "messages.jsonl" for name in CAPTURES}
     paths["hostile"] = tmp_path / "hostile.jsonl.gz"
     sources = tuple(Source(name, "cardinal", "messages", str(path)) for name, path in paths.items())
-    assert_the_same_is_said(told_by_both(spark, Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), sources)))
+    assert_the_same_is_said(
+        told_by_both(in_process, Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), sources))
+    )

@@ -19,7 +19,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 PLACE = 'arrived_at_ns, capture_arrived_at_ns, capture_id, record_number, topic, "partition", "offset"'
 
 
@@ -73,7 +73,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("model")
     sources = []
     for name, config in _configs().items():
@@ -84,7 +84,7 @@ def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Told:
             sources.append(Source(f"{name}-{way}", "cardinal", "messages", str(path), options))
     lake = Lake(str(folder / "lake"), Windows("day", "2023-11-14"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     return Told(lake)
 
 

@@ -14,7 +14,7 @@ from tests.support.running import land, run, select
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 BEGIN_NS, HOURS = 1_700_000_000 * 10**9, 2
 NETWORKS = {seed: sent for seed, sent in ((seed, network(seed)) for seed in range(12)) if not sent.apart}
 
@@ -29,7 +29,7 @@ def write(sent: Network, folder: Path, random: Random) -> None:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def lake(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     folder = tmp_path_factory.mktemp("networks")
     sources = []
     for seed, sent in NETWORKS.items():
@@ -38,7 +38,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         sources.append(Source(f"n{seed}", "cardinal", "messages", str(folder / str(seed) / "*.jsonl"), sent.options))
     lake = Lake(str(folder / "lake"), Windows("hour", "2023-11-14T22"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     return lake
 
 

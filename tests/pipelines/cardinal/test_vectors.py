@@ -14,7 +14,7 @@ from tests.support.running import land, run, select
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 VECTORS = Path(__file__).parents[2] / "vectors" / "cardinal"
 EXPECTED = {
     "-".join([*path.parent.relative_to(VECTORS).parts, *path.stem.split(".")[1:]]): path
@@ -29,7 +29,7 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def told(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One lake with every vector as a source; a function from a statement to rows by source."""
     sources = [
         Source(
@@ -43,7 +43,7 @@ def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     ]
     lake = Lake(str(tmp_path_factory.mktemp("vectors")), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
 
     def rows(statement: str) -> dict[str, list[dict[str, Any]]]:
         by_source = defaultdict(list)

@@ -22,7 +22,7 @@ from wirehouse_orchestration.evidence.trace import trace
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 EXPECTED = {
     f"{path.parent.name}-{path.name.partition('.')[0]}": json.loads(path.read_text())
@@ -75,9 +75,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, lake: Lake) -> Told:
+def told(in_process: Any, lake: Lake) -> Told:
     """What inspect and the pipeline tell."""
-    return told_by_both(spark, lake, ["connection_id", "call", "raw"])
+    return told_by_both(in_process, lake, ["connection_id", "call", "raw"])
 
 
 def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:

@@ -17,7 +17,7 @@ from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 SESSION = Path(__file__).parents[2] / "vectors" / "hiero" / "new" / "happy_two_publishers.pcap"
 CALLS = json.loads(SESSION.with_suffix(".expected.json").read_text())["rpcs"]
 PORT: int = CALLS[0]["server_port"]
@@ -36,7 +36,7 @@ SEEN_BY = {"a": ("A", 0), "b": ("B", 0), "again": ("A", 50)}
 
 
 @pytest.fixture(scope="module")
-def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def lake(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One capture of both publishers; one of each, and of the first a second; and packets of one beside a log."""
     folder = tmp_path_factory.mktemp("services")
     sources = [Source("whole", "hiero", "pcap", str(SESSION), ports=(PORT,))]
@@ -51,7 +51,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     sources.append(Source("log", "hiero", "grpc_log", str(log), mixed))
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     return lake
 
 

@@ -16,7 +16,7 @@ from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
 from wirehouse_pipelines.lake.lake import Lake, Source
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 _MINUTE_MS = 60_000

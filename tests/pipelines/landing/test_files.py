@@ -20,7 +20,7 @@ from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.landing.manifests import manifests
 from wirehouse_pipelines.landing.object_reader import DamagedObjectError
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 BLOCK = (VECTORS / "hiero" / "blocks" / "sim062_3.blk").read_bytes()
@@ -31,7 +31,7 @@ LARGE = b"".join(
 )
 
 
-def test_what_landed_is_in_bronze(spark: Any, tmp_path: Path) -> None:
+def test_what_landed_is_in_bronze(in_process: Any, tmp_path: Path) -> None:
     files = {"blocks": gzip.compress(BLOCK), "grpc_log": LARGE[:-1], "entries": LINES}
     for kind, data in files.items():
         (tmp_path / kind).write_bytes(data)
@@ -40,7 +40,7 @@ def test_what_landed_is_in_bronze(spark: Any, tmp_path: Path) -> None:
     land(lake)
     windows = runner.data_windows(lake)
     assert windows == ["2015-01-01", "2023-11-14", "2025-04-10"]
-    runner.run_job(spark, lake, "bronze.files", windows[0], windows[-1])
+    runner.run_job(in_process, lake, "bronze.files", windows[0], windows[-1])
 
     rows = select(lake, "SELECT * FROM bronze.files ORDER BY source, record_number")
     of = {kind: [row for row in rows if row["source"] == kind] for kind in files}
@@ -58,7 +58,7 @@ def test_what_landed_is_in_bronze(spark: Any, tmp_path: Path) -> None:
     assert [row["data"] for row in of["entries"]] == LINES.splitlines(keepends=True)
     first = Windows("day", "2015-01-01").start_ns("2015-01-01")
     assert [row["arrived_at_ns"] - first for row in of["entries"]] == list(range(40))
-    assert invariants_check(lake, spark, "bronze.files", windows[0], windows[-1]).passed
+    assert invariants_check(lake, None, "bronze.files", windows[0], windows[-1]).passed
 
 
 def cut_to_nothing(path: Path) -> None:
@@ -86,7 +86,7 @@ def change_a_bit(path: Path) -> None:
     ],
 )
 def test_an_object_that_was_damaged_changes_no_row(
-    spark: Any, tmp_path: Path, damage: Callable[[Path], None], told: str
+    in_process: Any, tmp_path: Path, damage: Callable[[Path], None], told: str
 ) -> None:
     (tmp_path / "log").write_bytes(LARGE[:-1])
     lake = Lake(
@@ -95,10 +95,10 @@ def test_an_object_that_was_damaged_changes_no_row(
     land(lake)
     (manifest,) = manifests(lake)
     ((window, has),) = manifest.windows.items()
-    runner.run_job(spark, lake, "bronze.files", window, window)
+    runner.run_job(in_process, lake, "bronze.files", window, window)
     rows = select(lake, "SELECT * FROM bronze.files ORDER BY record_number")
     assert len(rows) == has.records > 2
     damage(Path(lake.root, has.objects[-1]))
     with pytest.raises(DamagedObjectError, match=f"^{has.objects[-1]} isn't what was landed .{told}"):
-        runner.run_job(spark, lake, "bronze.files", window, window, force=True)
+        runner.run_job(in_process, lake, "bronze.files", window, window, force=True)
     assert select(lake, "SELECT * FROM bronze.files ORDER BY record_number") == rows

@@ -17,7 +17,7 @@ from wirehouse_codecs.simulate.pcap_writer import write_file
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 EXPECTED = {path.name.partition(".")[0]: json.loads(path.read_text()) for path in SESSIONS.glob("*.expected.json")}
 
@@ -44,9 +44,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, lake: Lake) -> Told:
+def told(in_process: Any, lake: Lake) -> Told:
     """What inspect and the pipeline tell."""
-    return told_by_both(spark, lake, ["connection_id"])
+    return told_by_both(in_process, lake, ["connection_id"])
 
 
 def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:

@@ -18,7 +18,7 @@ from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 NAME = "spec_gaps"
 EXPECTED = json.loads((SESSIONS / f"{NAME}.expected.json").read_text())
@@ -36,7 +36,7 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def lake(in_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One capture of everything; one of the publishers, which a second node sees too, beside one of other clients."""
     folder = tmp_path_factory.mktemp("services")
     whole = Source("whole", "ockam", "pcap", str(SESSIONS / f"{NAME}.pcap"), ports=(PORT,))
@@ -48,7 +48,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         parts.append(Source(name, "ockam", "pcap", str(path), {"service": "hub-1"}, ports=(PORT,)))
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"), (whole, *parts))
     land(lake)
-    run(spark, lake)
+    run(in_process, lake)
     return lake
 
 
@@ -70,13 +70,13 @@ def test_rows_of_a_service_lead_to_their_bytes(lake: Lake, table: str) -> None:
     assert "consumers" in out.getvalue() or "publishers" in out.getvalue()
 
 
-def test_what_one_capture_changes_is_stale_for_the_service_alone(spark: Any, lake: Lake) -> None:
+def test_what_one_capture_changes_is_stale_for_the_service_alone(in_process: Any, lake: Lake) -> None:
     assert runner.stale(lake) == {}
     impatient = {"service": "hub-1", "answer_timeout_s": 60}
     parts = [replace(source, options=impatient) for source in lake.sources if source.name in SEEN_BY]
     other = Lake(lake.root, lake.windows, (lake.source("whole"), *parts))
     assert set(runner.stale(other)) == {"silver.ockam", "gold.ockam"}
     windows = runner.data_windows(other)
-    assert runner.run_job(spark, other, "silver.ockam", windows[0], windows[-1]).windows == tuple(windows)
-    assert runner.run_job(spark, other, "gold.ockam", windows[0], windows[-1]).windows == tuple(windows)
+    assert runner.run_job(in_process, other, "silver.ockam", windows[0], windows[-1]).windows == tuple(windows)
+    assert runner.run_job(in_process, other, "gold.ockam", windows[0], windows[-1]).windows == tuple(windows)
     assert runner.stale(other) == {}

@@ -16,7 +16,7 @@ from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_pipelines.lake.lake import Lake, Source
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 _MINUTE_MS = 60_000
 #: From 22:13 on, over midnight.

@@ -17,7 +17,7 @@ from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
 FAULTS = (
     ("v3", "oversize_frame"),
@@ -35,7 +35,7 @@ MORNING_MS = 1_699_956_800_000
 LEFT_OUT = ("connection_id", "cookie_hash")
 
 
-def test_the_pipeline_has_the_rows_that_inspect_prints(spark: Any, tmp_path: Path) -> None:
+def test_the_pipeline_has_the_rows_that_inspect_prints(in_process: Any, tmp_path: Path) -> None:
     captures: dict[str, tuple[Path, int]] = {}
     for expected in VECTORS.rglob("expected.json"):
         for said in json.loads(expected.read_text())["captures"]:
@@ -56,7 +56,7 @@ def test_the_pipeline_has_the_rows_that_inspect_prints(spark: Any, tmp_path: Pat
         Source(name, "wallaroo", "pcap", str(path), ports=(port,)) for name, (path, port) in captures.items()
     )
     lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), sources)
-    assert_the_same_is_said(told_by_both(spark, lake, LEFT_OUT))
+    assert_the_same_is_said(told_by_both(in_process, lake, LEFT_OUT))
     balance = sql.rows(lake, "SELECT COUNT(*) AS n FROM bronze.segments WHERE skip IS NULL")["n"][0].as_py()
     packets = "SELECT SUM(client_packets + server_packets) AS n FROM silver.wallaroo_connections"
     assert sql.rows(lake, packets)["n"][0].as_py() == balance

@@ -16,7 +16,7 @@ from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simul
 from wirehouse_pipelines.lake import hash_key
 from wirehouse_pipelines.lake.lake import Lake, Source
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.property
 
 _MINUTE_MS = 60_000
 #: From 22:13 on, over midnight. The connections of `slow` are silent for longer than one may be idle.
