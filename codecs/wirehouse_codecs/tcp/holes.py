@@ -44,8 +44,20 @@ class Holes(Waiting):
         """Give up gaps that are old, but for what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
-            events += self._tell_hole(place, end, known=True, over_limit=self._holds_too_much)
+            known = self._before_answers(end)
+            if known > self.next_byte:
+                events += self._tell_hole(place, known, known=True, over_limit=self._holds_too_much)
+            if known < end:
+                break
         return events
+
+    def _before_answers(self, end: int) -> int:
+        """Of a gap up to `end`, what the other side's next bytes acknowledge: these come before the rest of it."""
+        peer = self.peer
+        if not peer.answers_wait:
+            return end
+        needed = self.needed(peer._limits.at(peer.next_byte))
+        return min(needed, end) if self.lacks(needed) else self.next_byte
 
     def _due_end(self, place: Place) -> int:
         """Up to where the gap is given up now."""
@@ -82,7 +94,7 @@ class Holes(Waiting):
             # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
             end -= ending and not seen and end == theirs._acknowledged
             while theirs.next_byte < end and not theirs.answers_wait:
-                events += theirs._tell_hole(place, end, known=not ending)
+                events += theirs._tell_hole(place, end, known=True)
         return events + self._release_answers(place)
 
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:

@@ -32,8 +32,6 @@ class TcpOptions:
     #: What waits behind a gap or for the other side, per direction.
     max_waiting_bytes: int = 1 << 20
     max_waiting_segments: int = 4096
-    #: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
-    compared_bytes: int = 1 << 16
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

@@ -118,7 +118,7 @@ Copies
 ------
 
 - The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
-  `compared_bytes` that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
+  COMPARED_BYTES that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
   not compared.
 
 The end

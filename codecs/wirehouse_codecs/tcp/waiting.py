@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import Final
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.events import Data, Event, OverlapDiffers
 from wirehouse_codecs.tcp.numbering import Numbering
 from wirehouse_codecs.tcp.pieces import Needs, Piece
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN
+
+#: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
+COMPARED_BYTES: Final = 1 << 16
 
 
 class Waiting(Numbering):
@@ -27,7 +31,7 @@ class Waiting(Numbering):
         self.expected = (self.expected + size) & SEQUENCE_MASK
         self._recent.append(data)
         self._recent_bytes += size
-        if self._recent_bytes > 2 * self.options.compared_bytes:
+        if self._recent_bytes > 2 * COMPARED_BYTES:
             self._kept()
         return Data(self.direction, start, data, place)
 
@@ -39,7 +43,7 @@ class Waiting(Numbering):
         self.expected = (self.expected + size) & SEQUENCE_MASK
         self._recent.append(data)
         self._recent_bytes += size
-        least, enough = 0, self.options.compared_bytes
+        least, enough = 0, COMPARED_BYTES
         while least < len(self._recent) - 1 and self._recent_bytes - len(self._recent[least]) >= enough:
             self._recent_bytes -= len(self._recent[least])
             least += 1
@@ -134,7 +138,7 @@ class Waiting(Numbering):
     def _kept(self) -> bytes:
         """The delivered bytes that are compared; earlier ones are forgotten."""
         joined = b"".join(self._recent)
-        kept = joined[max(len(joined) - self.options.compared_bytes, 0) :]
+        kept = joined[max(len(joined) - COMPARED_BYTES, 0) :]
         self._recent, self._recent_bytes = [kept], len(kept)
         return kept
 

@@ -19,6 +19,7 @@ import pytest
 from tests.support.bamboo_by_hand import (
     APOLOGY,
     CLOSE,
+    CREDIT,
     GREEDY,
     PING,
     PONG,
@@ -30,10 +31,12 @@ from tests.support.bamboo_by_hand import (
     Chain,
     Talk,
     bymux,
+    confirm,
     literal,
     lz,
     raw,
     shown,
+    switch,
 )
 from tests.support.bamboo_networks import CLIENT, SECOND, SERVER
 from tests.support.landed import landed_packets
@@ -41,6 +44,7 @@ from tests.support.taps import Tap, captured
 from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.logs.inspection import VIOLATION
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.simulate.script import Send
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_orchestration.evidence.inspection import UnreadableCaptureError, inspected
 
@@ -49,6 +53,8 @@ LOG = Chain().grow(14)
 RIGHT = {seq: raw(payload) for seq, payload in LOG.payloads.items()}
 #: As long as the right one.
 WRONG = {seq: raw(b"?" * len(payload)) for seq, payload in LOG.payloads.items()}
+#: Of a TCP packet over IPv4 in an Ethernet frame.
+ACKNOWLEDGMENT = slice(42, 46)
 #: Skips 0 bytes.
 NOTHING = b"\x07\0"
 
@@ -320,3 +326,20 @@ def test_interleaved_segments_of_a_byte_cost_little(tmp_path: Path) -> None:
     begin = process_time()
     assert sum(1 for _ in inspect(batches, PORT)) > 100
     assert (process_time() - begin) / segments < 0.001
+
+
+def test_credit_that_was_given_in_an_unknown_order_breaks_no_rule() -> None:
+    """The server's Credit is a retransmission that acknowledges the Write for which it was given."""
+    talk = Talk()
+    talk.events[3] = Send(talk.events[3].ts_ns, SERVER, bymux(CREDIT, 1, 1))
+    talk.control(SERVER, LOG.propose(1, 1, 3)).control(CLIENT, confirm(1))
+    credit = bymux(CREDIT, 1, 100)
+    written = bymux(WRITE, 1, 2, switch(1))
+    talk.writes(SERVER, credit).writes(CLIENT, written)
+    packets = talk.packets()
+    at = next(number for number, packet in enumerate(packets) if packet.data.endswith(credit))
+    data = packets[at].data
+    acknowledgment = int.from_bytes(data[ACKNOWLEDGMENT], "big") + len(written)
+    again = data[: ACKNOWLEDGMENT.start] + acknowledgment.to_bytes(4, "big") + data[ACKNOWLEDGMENT.stop :]
+    packets[at] = packets[at]._replace(data=again)
+    assert found(packets) == []

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from wirehouse_codecs.logs import windows as source_log
 from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.rows import FlowLog, Gather, Log, Window
 from wirehouse_codecs.logs.windows import GatheredFlows, SourceLog, addresses
+from wirehouse_codecs.tcp import waiting
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN
@@ -25,9 +27,15 @@ from wirehouse_codecs.tcp.sequence_numbers import WINDOW_BYTES
 
 C, S = Direction.CLIENT, Direction.SERVER
 FLOWS = (b"\n\0\0\1\0\1\n\0\0\2\0\2", b"\n\0\0\1\0\1\n\0\0\2\0\3")
-OPTIONS = TcpOptions(compared_bytes=50, max_waiting_bytes=200, max_waiting_segments=4)
+OPTIONS = TcpOptions(max_waiting_bytes=200, max_waiting_segments=4)
 SECOND = 10**9
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_bytes_are_compared() -> Iterator[None]:
+    with patch.object(waiting, "COMPARED_BYTES", 50):
+        yield
 
 
 def rarely(draw: st.DrawFn, usual: int, *others: int) -> int:

@@ -51,7 +51,7 @@ from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
 
-SNAPSHOT_VERSION: Final = 11
+SNAPSHOT_VERSION: Final = 12
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read on the fast path: of fewer its start costs more.
@@ -158,6 +158,7 @@ class Conversation:
         self._begun.add(piece.direction)
         if not piece.byte_start and self._connection.may_lack_beginning(piece.direction):
             self._lacks.add(piece.direction)
+            self._fast.reader.doubt_beginning(piece.direction)
             if self._fast.session is not None:
                 self._fast.session.memory.lacks.add(piece.direction)
 

@@ -98,6 +98,8 @@ class ReaderState:
     pieces: dict[Direction, list[tuple[int, Place]]] = field(default_factory=lambda: {side: [] for side in _SIDES})
     at: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
     searching: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
+    #: The first bytes may stand within a frame: if they are none, a start is looked for.
+    may_begin_within: dict[Direction, bool] = field(default_factory=lambda: dict.fromkeys(_SIDES, False))
     #: The capture began after the connection did.
     late: bool = False
     #: Some of what the connector said before the dialect was known was not captured.
@@ -174,6 +176,10 @@ class Reader(ReaderState):
         held = [framed.byte_start for side, _, framed in self.held if side is direction]
         return min([self.at[direction] if framer is None else framer.byte_start, *held])
 
+    def doubt_beginning(self, direction: Direction) -> None:
+        """What comes first of `direction` need not begin a frame."""
+        self.may_begin_within[direction] = True
+
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
         return self._take_next(Taken(direction, place, data=data))
@@ -208,6 +214,7 @@ class Reader(ReaderState):
         named = {one for each in found if each.decoded.frame is not None for one in _streams_of(each.decoded.frame)}
         again = Reader(self._options, started_late=self.late)
         again.guess = None if self.dialect is None else self.dialect.name
+        again.may_begin_within = self.may_begin_within
         knows_stream, taken, again.taken = self.knows_stream, self.taken or [], None
         again.knows_stream = lambda stream_id: stream_id in named or knows_stream(stream_id)
         read = [one for each in taken for one in again._read(each)]
@@ -318,6 +325,11 @@ class Reader(ReaderState):
 
     def _begin(self, direction: Direction, *, final: bool) -> list[Received]:
         """Start cutting frames where a first one is credible. Each has the place of the piece that completed it."""
+        if self.may_begin_within[direction] and not self.searching[direction]:
+            begins = self._begins_with_frame(direction)
+            if begins is None and not final:
+                return []
+            self.searching[direction] = not begins
         if self.searching[direction]:
             found = self._search(direction, final=final)
             if self.searching[direction]:
@@ -348,6 +360,15 @@ class Reader(ReaderState):
             found += take(direction, data[already - at : end - at], place)
             taken, already = before, end
         return found + self._go_on(other(direction), waiting[taken:])
+
+    def _begins_with_frame(self, direction: Direction) -> bool | None:
+        """Whether a whole frame stands at the beginning of a side. None: it takes more bytes to say."""
+        head = self.heads[direction]
+        start = resynchronise(head, direction, self._candidates())
+        if start.offset:
+            return False
+        length = int.from_bytes(head[:LENGTH_BYTES], start.byte_order)
+        return True if len(head) > LENGTH_BYTES and len(head) >= LENGTH_BYTES + length else None
 
     def _search(self, direction: Direction, *, final: bool) -> list[Received]:
         """Look for a start; it is found if no search is on any more. What was passed over, and waits no longer."""

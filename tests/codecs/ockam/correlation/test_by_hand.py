@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.landed import landed_packets
-from tests.support.ockam_by_hand import ACK, PORT, SYN, Talk, data, frame, optional, uint
+from tests.support.ockam_by_hand import ACK, PORT, SYN, Talk, Wire, data, frame, optional, uint
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Told
@@ -337,3 +337,20 @@ def fast_open(talk: Talk) -> None:
 
 def test_an_answer_to_a_request_in_a_syn_that_was_not_captured() -> None:
     assert broken(fast_open) == []
+
+
+def last_byte_late(talk: Talk, asked: bytes, say: Callable[[Wire], Wire]) -> None:
+    """The last byte of a request stands alone, and is captured behind the answer. It may be a FIN, so nobody waits."""
+    wire = talk.open().opened("orders", "orders-1")
+    say(wire.raw("c", asked[:-1]).raw("c", asked[-1:]))
+    last, answer = talk.packets[-2:]
+    talk.packets[-2:] = answer._replace(ts_ns=last.ts_ns), last._replace(ts_ns=answer.ts_ns)
+
+
+def test_an_answer_may_be_captured_before_the_last_byte_of_its_request() -> None:
+    pushed = frame("orders-1", "me", "stream_push", uint(1) + data("x"))
+    assert broken(lambda talk: last_byte_late(talk, pushed, lambda wire: wire.confirm("orders-1", 1, 0))) == []
+    pulls = frame("orders-1", "me", "stream_pull", uint(1) + uint(0) + uint(10))
+    assert broken(lambda talk: last_byte_late(talk, pulls, lambda wire: wire.pulled("orders-1", 1))) == []
+    gets = frame("stream_index", "me", "stream_index", b"\0" + data("client") + data("orders"))
+    assert broken(lambda talk: last_byte_late(talk, gets, lambda wire: wire.index("client", "orders", None))) == []

@@ -7,6 +7,7 @@ import itertools
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ from tests.support.dialogues import (
     told,
 )
 from wirehouse_codecs.captures.pcap import PacketCapture
+from wirehouse_codecs.tcp import waiting
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN, parse
@@ -187,17 +189,19 @@ def garbage(draw: st.DrawFn) -> list[TcpSegment]:
 @given(garbage())
 @settings(max_examples=200)
 def test_any_segments_are_taken_within_limits_and_alike_wherever_they_are_cut(segments: list[TcpSegment]) -> None:
-    options = TcpOptions(max_waiting_bytes=50, max_waiting_segments=4, compared_bytes=30)
-    result = told(segments, options)
+    options = TcpOptions(max_waiting_bytes=50, max_waiting_segments=4)
+    with patch.object(waiting, "COMPARED_BYTES", 30):
+        result = told(segments, options)
+        cut = told(segments, options, cut=True)
     assert_tiles(result.events)
     assert_balances(segments, result)
-    cut = told(segments, options, cut=True)
     assert cut.events == result.events
     assert states(cut) == states(result)
 
 
-def test_what_waits_is_bounded_whatever_is_sent() -> None:
-    options = TcpOptions(max_waiting_bytes=1000, max_waiting_segments=16, compared_bytes=1000)
+def test_what_waits_is_bounded_whatever_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "COMPARED_BYTES", 1000)
+    options = TcpOptions(max_waiting_bytes=1000, max_waiting_segments=16)
     talk = Dialogue(options).open()
     for at in range(1, 200_000, 97):
         talk.send(C, at * 2, b"x" * (at % 90))

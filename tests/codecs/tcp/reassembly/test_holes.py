@@ -16,6 +16,7 @@ from tests.support.dialogues import (
     new_flow,
     plain,
 )
+from wirehouse_codecs.tcp import waiting
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Why
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -51,7 +52,7 @@ def test_streams_are_longer_than_sequence_numbers() -> None:
         assert isinstance(event, Data)
         assert event.byte_start == at
     assert talk.connection.client.delivered_bytes > 2**32
-    assert len(talk.flow.snapshot()) < 3 * OPTIONS.compared_bytes
+    assert len(talk.flow.snapshot()) < 3 * waiting.COMPARED_BYTES
 
 
 def test_the_first_bytes_count_and_a_difference_is_told() -> None:
@@ -66,12 +67,12 @@ def test_the_first_bytes_count_and_a_difference_is_told() -> None:
     assert (side.overlaps_differ, side.retransmitted_bytes, side.out_of_order) == (2, 5 + 13 + 4, 2)
 
 
-def test_a_difference_is_told_after_a_snapshot_too_and_within_limits() -> None:
-    talk = Dialogue(TcpOptions(compared_bytes=4)).open()
+def test_a_difference_is_told_after_a_snapshot_too_and_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "COMPARED_BYTES", 4)
+    talk = Dialogue().open()
     talk.send(C, 0, b"abcdefgh")
-    talk.flow = new_flow(TcpOptions(compared_bytes=4), talk.flow.snapshot())
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
     assert plain(talk.send(C, 0, b"ABCDEFGH")) == [("client", "differs", 4, 8)]
-    assert plain(Dialogue(TcpOptions(compared_bytes=0)).open().send(C, 0, b"a")) == [("client", 0, b"a")]
 
 
 def test_one_segment_may_lie_over_many_that_wait() -> None:
@@ -374,6 +375,34 @@ def test_each_of_several_holes_comes_before_its_answer() -> None:
         ("client", 5, b"f"),
         ("client", "hole", 6, 9),
         ("server", 0, b"answer"),
+    ]
+
+
+def test_a_hole_reaches_no_further_than_the_next_answer_knew() -> None:
+    """The server's bytes 2 to 4 may answer what the client says behind the hole before them."""
+    talk = Dialogue().open()
+    assert talk.send(C, 0, b"b", acknowledgment=2) == talk.send(S, 4, b"e", acknowledgment=1) == []
+    in_turn = [
+        ("server", "hole", 0, 2),
+        ("client", 0, b"b"),
+        ("server", "hole", 2, 4),
+        ("server", 4, b"e"),
+    ]
+    late = new_flow(snapshot=talk.flow.snapshot())
+    assert plain(talk.wait(10 * SECOND).send(C, 1, acknowledgment=5)) == in_turn
+    assert plain(late.expire(talk.ns + OPTIONS.idle_ns)) == [*in_turn, "closed idle"]
+
+
+def test_bytes_that_need_not_wait_any_more_come_before_a_hole() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 1, b"cd", acknowledgment=2) == talk.send(S, 0, b"ab", acknowledgment=1) == []
+    assert talk.send(S, 4, b"e", acknowledgment=3) == []
+    assert plain(talk.wait(10 * SECOND).send(C, 3, acknowledgment=5)) == [
+        ("client", "hole", 0, 1),
+        ("server", 0, b"ab"),
+        ("client", 1, b"cd"),
+        ("server", "hole", 2, 4),
+        ("server", 4, b"e"),
     ]
 
 

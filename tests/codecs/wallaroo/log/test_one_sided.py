@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.landed import LATE_NS, landed_file, landed_packets, read_log, segments
 from tests.support.searches import fast_first
-from tests.support.wallaroo_by_hand import hello, notify, ok
+from tests.support.wallaroo_by_hand import C, W, answer, hello, message, notify, ok
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
-from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint, other
 from wirehouse_codecs.tcp.packets import ACK, SYN
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds, keys
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
@@ -125,6 +125,26 @@ def test_a_side_is_unseen_until_it_is_known_where_its_bytes_begin(dialect: str, 
     captured = [CapturedPacket(10**18 + at * 10**7, packet) for at, packet in enumerate(sent)]
     rows = segments(landed_packets(captured[: 1 + answered] + captured[2 : 3 + answered]), PORT)
     assert found(rows, dialect) == ({RULE["frame_before_ok"].id} if answered else set())
+
+
+@pytest.mark.parametrize("size", fast_first(range(1, len(hello().data)), 3))
+@pytest.mark.parametrize("dialect", [AUTO, "v3"])
+def test_bytes_of_a_syn_that_was_not_captured_may_end_within_a_frame(dialect: str, size: int) -> None:
+    """The SYN has the first bytes of HELLO (RFC 7413), the next segment the others."""
+    ends = {C: Endpoint("10.0.0.1", 40_000), W: Endpoint("10.0.0.2", PORT)}
+    at = {C: 100 + size, W: 500}
+    sent = [tcp_packet(ends[W], ends[C], sequence=499, acknowledgment=at[C], flags=SYN | ACK)]
+    rest = hello()._replace(data=hello().data[size:])
+    for side, data, _ in (rest, ok(), notify(), answer(), *(message(number) for number in range(1, 12))):
+        there = other(side)
+        sent.append(
+            tcp_packet(ends[side], ends[there], sequence=at[side], acknowledgment=at[there], flags=ACK, payload=data)
+        )
+        at[side] += len(data)
+    rows = segments(landed_packets(CapturedPacket(10**18 + each * 10**7, one) for each, one in enumerate(sent)), PORT)
+    assert found(rows, dialect) == set()
+    read = read_log(rows, log.starter(WallarooOptions(dialect=dialect), b"key"), schema.SCHEMA)
+    assert sum(row["row_kind"] == "message" for row in read) == 14
 
 
 # Faults
