@@ -26,12 +26,13 @@ from wirehouse_codecs.bamboo.correlation.entry_rows import (
 )
 from wirehouse_codecs.bamboo.session.entry_rebuild import Rebuilt, complete
 from wirehouse_codecs.bamboo.wire import yamf
-from wirehouse_codecs.bamboo.wire.lipmaa import lipmaa
 
 #: How many senders of an entry are remembered.
 MOST_SENDERS: Final = 64
 #: How many hashes of one sequence number are tried for an unknown link.
 MOST_TRIED: Final = 4
+#: What is signed.
+_SIGNED: Final = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash")
 
 
 def merge_repeats(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
@@ -76,17 +77,18 @@ def complete_links(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
         return rows, set()
     partial = dict(zip(np.flatnonzero(open_).tolist(), only(rows, open_).to_pylist(), strict=True))
     hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
-    _add_links(hashes, only(rows, _is_of(rows, {int(row["seq"]) for row in partial.values()})))
     order = sorted(partial, key=lambda i: int(partial[i]["seq"]))
     places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
+    same = _same(rows, partial)
     edits: dict[int, dict[str, Any]] = {}
     added: dict[bytes, dict[str, Any]] = {}
     for i, entry in zip(order, complete([_rebuilt(partial[i]) for i in order], hashes), strict=True):
-        if entry.data is None or entry.entry_hash is None:
+        whole = same.get(i)
+        if whole is None and (entry.data is None or entry.entry_hash is None):
             continue
         edits[i] = {"superseded": True}
-        full = _full(partial[i], entry)
-        whole = places.get(entry.entry_hash)
+        full = partial[i] if whole is not None else _full(partial[i], entry)
+        whole = places.get(entry.entry_hash) if whole is None else whole
         if whole is None:
             known = added.get(entry.entry_hash)
             added[entry.entry_hash] = full if known is None else known | _joined(known, full)
@@ -101,33 +103,32 @@ def complete_links(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     return rows, {*edits, *range(rows.num_rows - len(added), rows.num_rows)}
 
 
-def _is_of(rows: pa.RecordBatch, seqs: set[int]) -> np.ndarray[Any, Any]:
-    """Which rows are signed entries with these sequence numbers."""
-    is_wanted = pc.is_in(rows.column("seq").cast(pa.uint64()), pa.array(sorted(seqs), pa.uint64()))
-    return np.asarray(pc.and_(is_wanted, is_signed(rows)))
+def _same(rows: pa.RecordBatch, partial: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """By partial row the row that has all of its entry: their signature and all that both have are equal."""
+    signatures = pa.array({row["signature"] for row in partial.values()}, pa.binary())
+    there = pc.and_(pc.is_in(rows.column("signature").cast(pa.binary()), signatures), is_signed(rows))
+    wholes: dict[bytes, list[tuple[int, dict[str, Any]]]] = {}
+    for at, row in zip(np.flatnonzero(there).tolist(), only(rows, np.asarray(there)).to_pylist(), strict=True):
+        wholes.setdefault(row["signature"], []).append((at, row))
+    return {
+        i: at
+        for i, row in partial.items()
+        for at, whole in wholes.get(row["signature"], ())
+        if all(row[name] in (None, whole[name]) for name in _SIGNED)
+    }
 
 
 def _hashes(rows: pa.RecordBatch, wanted: set[int]) -> dict[int, list[bytes]]:
     """Hashes of signed entries by sequence number."""
+    seqs = rows.column("seq").cast(pa.uint64())
+    there = pc.and_(pc.is_in(seqs, pa.array(sorted(wanted), pa.uint64())), is_signed(rows))
     by_seq: dict[int, list[bytes]] = {}
-    there = only(rows, _is_of(rows, wanted))
-    for seq, hashed in zip(*(there.column(name).to_pylist() for name in ("seq", "entry_hash")), strict=True):
-        _add_hash(by_seq, int(seq), hashed)
+    for seq, hashed in zip(
+        *(column.filter(there).to_pylist() for column in (seqs, rows.column("entry_hash"))), strict=True
+    ):
+        if len(listed := by_seq.setdefault(seq, [])) < MOST_TRIED:
+            listed.append(hashed)
     return by_seq
-
-
-def _add_links(by_seq: dict[int, list[bytes]], rows: pa.RecordBatch) -> None:
-    """Add the hashes in the links of entries: the same entry may have come before, on a connection that has them."""
-    for seq, *links in zip(*(rows.column(name).to_pylist() for name in ("seq", "backlink", "lipmaalink")), strict=True):
-        for at, hashed in zip((int(seq) - 1, lipmaa(int(seq))), links, strict=True):
-            if hashed is not None:
-                _add_hash(by_seq, at, hashed)
-
-
-def _add_hash(by_seq: dict[int, list[bytes]], seq: int, hashed: bytes) -> None:
-    listed = by_seq.setdefault(seq, [])
-    if len(listed) < MOST_TRIED and hashed not in listed:
-        listed.append(hashed)
 
 
 def _rebuilt(row: Mapping[str, Any]) -> Rebuilt:
