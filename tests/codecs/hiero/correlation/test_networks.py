@@ -148,7 +148,11 @@ def test_two_clocks_on_a_slow_link_break_no_rule(seed: int, late_ms: int) -> Non
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
 
 
-@pytest.mark.parametrize("seed", fast_first(range(1_000), count=10, most=20))
+#: The next block follows on one that was refused, and whose header stands in no order with the answer.
+NEXT_UNAWARE = 720_140
+
+
+@pytest.mark.parametrize("seed", [NEXT_UNAWARE, *fast_first(range(1_000), count=10, most=20)])
 def test_what_a_tap_has_of_a_slow_link_breaks_no_rule(seed: int) -> None:
     packets = captured(SlowLink(seed).net.packets, {PORT}, any_tap(seed))
     assert severe(judge_landed(landed_packets(packets), OPTIONS, PORT).found) == []
