@@ -83,15 +83,16 @@ def complete_links(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     edits: dict[int, dict[str, Any]] = {}
     added: dict[bytes, dict[str, Any]] = {}
     for i, entry in zip(order, complete([_rebuilt(partial[i]) for i in order], hashes), strict=True):
-        whole = same.get(i)
-        if whole is None and (entry.data is None or entry.entry_hash is None):
-            continue
-        edits[i] = {"superseded": True}
-        full = partial[i] if whole is not None else _full(partial[i], entry)
-        whole = places.get(entry.entry_hash) if whole is None else whole
+        whole, full = same.get(i), partial[i]
         if whole is None:
-            known = added.get(entry.entry_hash)
-            added[entry.entry_hash] = full if known is None else known | _joined(known, full)
+            if entry.data is None or entry.entry_hash is None:
+                continue
+            full, whole = _full(full, entry), places.get(entry.entry_hash)
+        edits[i] = {"superseded": True}
+        if whole is None:
+            hashed = full["entry_hash"]
+            known = added.get(hashed)
+            added[hashed] = full if known is None else known | _joined(known, full)
             continue
         before = edits.get(whole) or rows.slice(whole, 1).to_pylist()[0]
         earlier = full if full["arrived_at_ns"] < before["arrived_at_ns"] else before

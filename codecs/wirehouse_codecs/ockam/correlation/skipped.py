@@ -1,8 +1,8 @@
 """Messages that a client passed over when it saved on another connection than the one that brought it messages.
 
 The order of two connections isn't sure: an answer may be captured after the SaveIndex that followed it, or not at all.
-So what a client passed over waits until no missing bytes can explain it. Whatever comes to the client meanwhile may have
-come before.
+So what a client passed over waits until no missing bytes can explain it. Whatever comes to the client meanwhile may
+have come before.
 """
 
 from __future__ import annotations
