@@ -38,7 +38,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "10"
+VERSION = "11"
 PROPOSALS: Final = "gold.bamboo_proposals_history"
 SESSIONS: Final = "gold.bamboo_sessions_history"
 OUTPUTS: Final = (ENTRIES_TABLE, LOGS_TABLE, FORKS_TABLE, PROPOSALS, SESSIONS, FOUND_TABLE, STATE_TABLE)

@@ -205,6 +205,16 @@ def items_after_duplicate(net: Network, after_ms: int) -> None:
     net.publisher().header(110).duplicate(120).wait(after_ms - 1).items(110).wait(100).leave(120)
 
 
+def items_without_a_pause(net: Network, until_ms: int) -> None:
+    """After a duplicate answer the publisher goes on for so long, and is never silent for a second."""
+    known(net)
+    call = net.publisher().header(110).duplicate(120)
+    end_ns = net.now_ns + until_ms * MS
+    while end_ns - net.now_ns > 999 * MS:
+        call.wait(900).items(110)
+    call.wait((end_ns - net.now_ns) / MS - 1).items(110).wait(100).leave(120)
+
+
 def items_unaware(net: Network, unaware: bool, then: str = "duplicate") -> None:
     """Long after the answer, which the publisher's host hadn't received or had."""
     known(net)
@@ -640,6 +650,7 @@ EDGES = [
     edge("recheck", offered_on, 111, 110, "A"),
     edge("recheck", items_after_duplicate, 999, 1000, "A"),
     edge("recheck", items_unaware, True, False, "A"),
+    edge("recheck", items_without_a_pause, 600_050, 600_051, "A"),
     edge("resend_from_l1", header_after_behind, 121, 122),
     edge("resend_from_l1", header_after_behind, 121, 120),
     edge("resend_from_l1", header_after_behind, 121, 122, "A"),

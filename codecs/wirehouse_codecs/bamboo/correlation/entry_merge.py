@@ -31,6 +31,8 @@ from wirehouse_codecs.bamboo.wire import yamf
 MOST_SENDERS: Final = 64
 #: How many hashes of one sequence number are tried for an unknown link.
 MOST_TRIED: Final = 4
+#: What is signed.
+_SIGNED: Final = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash")
 
 
 def merge_repeats(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
@@ -77,17 +79,20 @@ def complete_links(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
     order = sorted(partial, key=lambda i: int(partial[i]["seq"]))
     places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
+    same = _same(rows, partial)
     edits: dict[int, dict[str, Any]] = {}
     added: dict[bytes, dict[str, Any]] = {}
     for i, entry in zip(order, complete([_rebuilt(partial[i]) for i in order], hashes), strict=True):
-        if entry.data is None or entry.entry_hash is None:
-            continue
-        edits[i] = {"superseded": True}
-        full = _full(partial[i], entry)
-        whole = places.get(entry.entry_hash)
+        whole, full = same.get(i), partial[i]
         if whole is None:
-            known = added.get(entry.entry_hash)
-            added[entry.entry_hash] = full if known is None else known | _joined(known, full)
+            if entry.data is None or entry.entry_hash is None:
+                continue
+            full, whole = _full(full, entry), places.get(entry.entry_hash)
+        edits[i] = {"superseded": True}
+        if whole is None:
+            hashed = full["entry_hash"]
+            known = added.get(hashed)
+            added[hashed] = full if known is None else known | _joined(known, full)
             continue
         before = edits.get(whole) or rows.slice(whole, 1).to_pylist()[0]
         earlier = full if full["arrived_at_ns"] < before["arrived_at_ns"] else before
@@ -97,6 +102,21 @@ def complete_links(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
         more = pa.RecordBatch.from_pylist(list(added.values()), schema=ENTRIES)
         rows = pa.concat_batches([rows, more])
     return rows, {*edits, *range(rows.num_rows - len(added), rows.num_rows)}
+
+
+def _same(rows: pa.RecordBatch, partial: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """By partial row the row that has all of its entry: their signature and all that both have are equal."""
+    signatures = pa.array({row["signature"] for row in partial.values()}, pa.binary())
+    there = pc.and_(pc.is_in(rows.column("signature").cast(pa.binary()), signatures), is_signed(rows))
+    wholes: dict[bytes, list[tuple[int, dict[str, Any]]]] = {}
+    for at, row in zip(np.flatnonzero(there).tolist(), only(rows, np.asarray(there)).to_pylist(), strict=True):
+        wholes.setdefault(row["signature"], []).append((at, row))
+    return {
+        i: at
+        for i, row in partial.items()
+        for at, whole in wholes.get(row["signature"], ())
+        if all(row[name] in (None, whole[name]) for name in _SIGNED)
+    }
 
 
 def _hashes(rows: pa.RecordBatch, wanted: set[int]) -> dict[int, list[bytes]]:

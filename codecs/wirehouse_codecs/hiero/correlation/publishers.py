@@ -569,14 +569,16 @@ class Publishers(Known):
         about = call.header if offered is None else offered
         # What the node had acknowledged before the header came it knew when it answered; an end may have been delayed.
         before = event.at_ns - CLOCKS_NS if header_ns is None else header_ns
-        if (answer or failed) and number == 0 and (call.acked or self._has_blocks(node, event, before)):
+        is_ordered = self._ordered(node, header_ns or event.at_ns)
+        had_blocks = call.acked or (is_ordered and self._has_blocks(node, event, before))
+        if (answer or failed) and number == 0 and had_blocks:
             shown = f"no block is reported, {known} is verified"
             self._find("last_known_set", event.where, shown, call, about)
             return "last_known_set"
         acked = max((acked for ns, acked in node.rises if ns <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
         echo = self._options.tolerant and number == about
-        if not lower or echo or (not answer and not number) or not self._ordered(node, header_ns or event.at_ns):
+        if not lower or echo or (not answer and not number) or not is_ordered:
             return None
         shown = "none" if number == NO_BLOCK else str(number)
         self._find("last_known", event.where, f"block {shown} is reported, {acked} was acknowledged", call, about)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.log.call_blocks import CallBlocks, hashes_of, number_of
 from wirehouse_codecs.hiero.log.call_rows import CORRELATION_ID, CallRows
-from wirehouse_codecs.hiero.log.pauses import Pauses
+from wirehouse_codecs.hiero.log.pauses import DELIVERED_NS, Pauses
 from wirehouse_codecs.hiero.log.rows import (
     CLOSED,
     COUNTED,
@@ -439,7 +439,8 @@ class Calls:
         if isinstance(message, BlockEnd):
             broken += self._blocks.end(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
-            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile), where)
+            heard = said_of(said, message, place.arrived_at_ns, rpc.profile)
+            ignored, found = self._hear(rpc, heard, where, event.begun_ns)
             broken += [(one.rule.name, one.message) for one in found]
             if said in ANSWERS:
                 about = rpc.session.memory.refused
@@ -497,7 +498,8 @@ class Calls:
         rpc.counts["proofs"] += carried.proof is not None
         if rpc.session is not None:
             for said, said_number in _set_inputs(rpc, carried):
-                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number), where)
+                heard = Said(said, place.arrived_at_ns, said_number)
+                reason, found = self._hear(rpc, heard, where, carried.begun_ns)
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
         if carried.proof is not None and not rpc.profile.block_end:
@@ -516,13 +518,17 @@ class Calls:
 
     # Sessions
 
-    def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
-        """What is said, to the call's session: why it is passed over, and what it breaks."""
+    def _hear(
+        self, rpc: Rpc, said: Said, where: Where | None = None, begun_ns: int | None = None
+    ) -> tuple[str | None, tuple[Found, ...]]:
+        """What is said, to the call's session: why it is passed over, and what it breaks. `begun_ns`: when its first
+        byte came; None = when it did."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             received, late = self._rows.received(where), bool(self._rows.is_late(where))
-            said = said._replace(byte_end=where.byte_end, received=received, late=late)
-            said = said._replace(written_ns=self.pauses.written_ns(where.byte_start))
+            delivered_ns = 0 if late else (begun_ns or said.at_ns) - DELIVERED_NS
+            written_ns = max(self.pauses.written_ns(where.byte_start), delivered_ns)
+            said = said._replace(byte_end=where.byte_end, received=received, late=late, written_ns=written_ns)
         ignored, found = rpc.session.receive(said)
         missing = self._lost | self._rows.uncaptured
         if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:

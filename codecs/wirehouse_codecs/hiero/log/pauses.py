@@ -8,6 +8,9 @@ A pause does. The client's host has received all that the server had said, and f
 anything. If something had waited, then for one of three things: for the server's host to acknowledge what was sent
 before, which is sent again if that takes so long; for its window; or for an HTTP/2 window, and then the server says
 something. Without any of these nothing was waiting: what the client sends next was written after the pause.
+
+Who never pauses is known by time alone. What an application writes is delivered within the user timeout of TCP, or its
+connection ends, and so is the answer.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from wirehouse_codecs.tcp.segments import Pieces, Stretch
 
 #: After this a lost packet was sent again (RFC 6298 section 2), and a packet has crossed the wire.
 PAUSE_NS: Final = 10**9
+#: The user timeout (RFC 9293 section 3.9.1: five minutes), of an answer and of what is written before it comes.
+DELIVERED_NS: Final = 2 * 300 * 10**9
 
 
 @dataclass(slots=True)

@@ -100,7 +100,11 @@ class Call(CallState):
             step = self._table[self.state, Input.END_OF_STREAM]
         is_earlier = self.skips_earlier(said)
         broken = step.effect(self, said) if step.effect else []
-        self.memory.complete |= said.input is Input.PROOF
+        if said.input is Input.PROOF:
+            self.memory.complete = True
+            if self.memory.header is None:
+                # Its header was missed.
+                self.memory.header = said.number
         if not is_earlier:
             self.state = step.state
         return None, found_of(broken)

@@ -119,6 +119,8 @@ class StreamClient(Client):
     #: The highest index that was delivered to it, and what brought messages last.
     last: int | None = None
     brought: Where | None = None
+    #: Host and address to which that came; "" = not known.
+    puller: str = ""
     delivered: Intervals = field(default_factory=Intervals)
     #: What responses to it went through, from the requested index to the last. Below its floor nothing is judged: that
     #: is what the client resumed from, and then what it saved.
@@ -170,6 +172,13 @@ class StreamClient(Client):
             return False
         return (one.capture_id, one.record_number) != (other.capture_id, other.record_number)
 
+    def saves_for(self, saved: Saved) -> bool:
+        """Who saves has the host and the address to which messages came before, in one capture."""
+        one, other = self.brought, saved.where
+        if one is None or one.capture_id != other.capture_id or one.record_number == other.record_number:
+            return False
+        return self.puller == saved.asker != ""
+
     def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
         """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
         begin = self.covered.floor
@@ -187,6 +196,9 @@ class StreamClients:
     #: By connection, or by host and address, the index after all that came there for an unknown client: below, clients
     #: that are seen there aren't judged.
     unnamed: dict[str, int] = field(default_factory=dict)
+    #: Likewise of what came for a client that is known by host and address alone: then others aren't judged. None =
+    #: for several.
+    guessed: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     #: By host and address the client that saves from there; None = there are several.
     askers: dict[str, str | None] = field(default_factory=dict)
     #: Runs of indexes that are held of all of them.
@@ -218,9 +230,12 @@ class StreamClients:
         client = self.find(said.client_id, said.where, said.missed, said.stream_name, said.partition)
         if client is None:
             return None
-        if self.unnamed:
+        if self.unnamed or self.guessed:
             for place in (said.where.connection_id.hex(), said.asker):
                 self.forget(client, self.unnamed.get(place, 0))
+                end, owner = self.guessed.get(place, (0, None))
+                if owner != said.client_id:
+                    self.forget(client, end)
         client.split = client.split or said.guessed
         if said.asker:
             known = self.askers.get(said.asker, said.client_id)
@@ -251,8 +266,18 @@ class StreamClients:
         client.covered.forget_below(below)
         self.runs += client.runs - held
 
-    def note_unnamed(self, place: str, end: int) -> None:
-        """Messages before `end` come to a place, and it isn't known to which client."""
-        self.unnamed[place] = max(end, self.unnamed.pop(place, 0))
-        if len(self.unnamed) > MOST_CONNECTIONS:
-            del self.unnamed[next(iter(self.unnamed))]
+    def note_unnamed(self, place: str, end: int, client_id: str | None) -> None:
+        """Messages before `end` come to a place, and its connection doesn't tell to which client."""
+        if client_id is None:
+            self.unnamed[place] = max(end, self.unnamed.pop(place, 0))
+        else:
+            known, owner = self.guessed.pop(place, (0, client_id))
+            self.guessed[place] = max(end, known), client_id if owner == client_id else None
+        for kept in (self.unnamed, self.guessed):
+            if len(kept) > MOST_CONNECTIONS:
+                del kept[next(iter(kept))]
+
+    def close(self, connection_id: bytes) -> None:
+        """A connection has ended."""
+        for kept in (self.unnamed, self.guessed):
+            kept.pop(connection_id.hex(), None)

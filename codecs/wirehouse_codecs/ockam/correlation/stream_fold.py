@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.core.intervals import Intervals
+from wirehouse_codecs.core.intervals import Intervals, Run
 from wirehouse_codecs.core.snapshots import SnapshotCodec, carried_fields
 from wirehouse_codecs.ockam.correlation.clients import MOST_NAME, StreamClient, StreamClients
 from wirehouse_codecs.ockam.correlation.connections import Connections
@@ -43,6 +43,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     stream_text,
 )
 from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
+from wirehouse_codecs.ockam.correlation.skipped import Skipped
 from wirehouse_codecs.ockam.correlation.unconfirmed import Unconfirmed
 from wirehouse_codecs.ockam.rules import RULE
 
@@ -84,6 +85,8 @@ class StreamState:
     delivered: int = 0
     #: Findings of `index_decreases`, until no answer that comes can show two clocks any more.
     decreased: list[Decreased] = field(default_factory=list)
+    #: What clients passed over that pull and save on different connections, until nothing missing can explain it.
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 CODEC: Final = SnapshotCodec(StreamState, what="ockam stream", version=SNAPSHOT_VERSION)
@@ -102,6 +105,8 @@ class StreamFold(StreamState):
         #: The last confirm that lag rows don't show yet, all of one second, and the clients that have a row since.
         self._confirmed_at: Where | None = None
         self._shown: set[str] = set()
+        #: Of `skipped`, what this window has judged.
+        self._judged: list[Told] = []
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
             Init: self._init,
             Stored: self._store,
@@ -141,6 +146,8 @@ class StreamFold(StreamState):
             self.first = where
         self._changed = True
         self.connections.note(where)
+        if self.skipped:
+            self._judge_skipped(where.arrived_at_ns - self._reading.hole_ns)
 
     def _found(self, rule: str, where: Where, message: str) -> Found:
         return Found(RULE[rule], where, message, self._address)
@@ -206,6 +213,7 @@ class StreamFold(StreamState):
         if self.contents.note_clocks(answer, requested_at_ns):
             since_ns = answer.where.arrived_at_ns - self._reading.clocks_ns
             self.unconfirmed.forget_since(since_ns)
+            self.skipped.clear()
             self.decreased = [one for one in self.decreased if one.where.arrived_at_ns <= since_ns]
 
     def _decreases(self, until_ns: int) -> list[Told]:
@@ -227,12 +235,15 @@ class StreamFold(StreamState):
             self.unconfirmed.deliver(contents, ordered, where)
         told = self._broken(contents.returned(ordered), where)
         contents.pass_over(requested, ordered)
+        consumer = self._client_of(delivered)
         if delivered.consumer is None:
             for place in filter(None, (where.connection_id.hex(), delivered.asker)):
-                self.clients.note_unnamed(place, ordered[-1][1] + 1)
-        consumer = self._client_of(delivered)
+                self.clients.note_unnamed(place, ordered[-1][1] + 1, consumer)
+        if self.skipped:
+            self.skipped = [one for one in self.skipped if one.remains(delivered, consumer)]
         if consumer is not None and (client := self.clients.find(consumer, where, delivered.missed)) is not None:
             client.split = client.split or delivered.consumer is None
+            client.puller = delivered.asker
             self.clients.deliver(client, where, requested, runs)
         return told
 
@@ -241,9 +252,16 @@ class StreamFold(StreamState):
 
     # Its clients
 
+    def _find_named(self, said: Saved | Got) -> StreamClient | None:
+        client = self.clients.find_named(said)
+        if self.skipped and self.clients.askers.get(said.asker, said.client_id) is None:
+            # Several clients have the address: it isn't known to which of them messages came.
+            self.skipped = [one for one in self.skipped if one.saved.asker != said.asker]
+        return client
+
     def _save(self, saved: Saved) -> Sequence[Told]:
         self._see(saved.where)
-        client = self.clients.find_named(saved)
+        client = self._find_named(saved)
         if client is None:
             return NOTHING
         position = self._reading.position(saved.index)
@@ -254,7 +272,11 @@ class StreamFold(StreamState):
             # Without a delivery that is known to be its own, what came to it can't be told.
             if client.is_after(saved.where) and not (client.split or saved.lacks):
                 told += self._ahead(saved, client, position)
-                told += self._holes(saved, client, position)
+                told += self._holes(saved, *self._passed_over(client, position))
+            elif client.saves_for(saved) and not (saved.lacks or self._is_unsure()):
+                never, passed = self._passed_over(client, position)
+                if never or passed:
+                    self.skipped.append(Skipped(saved, Intervals(never), Intervals(passed)))
             self.clients.forget(client, position)
         if self.contents.passed and client.position is not None:
             client.lost += lost_to(client, self.contents.gone(client.position, position - 1))
@@ -269,12 +291,13 @@ class StreamFold(StreamState):
         shown = f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
         return [self._found("save_ahead", saved.where, shown)]
 
-    def _holes(self, saved: Saved, client: StreamClient, position: int) -> Iterator[Told]:
+    def _passed_over(self, client: StreamClient, position: int) -> tuple[list[Run], list[Run]]:
+        """What a client never got before `position`: what no response to it went through, and what one left out."""
         undelivered = list(client.undelivered(self.contents.confirmed, position))
-        if not undelivered:
-            return
         never = [part for run in undelivered for part in client.covered.missing(*run)]
-        passed = [part for run in undelivered for part in client.covered.within(*run)]
+        return never, [part for run in undelivered for part in client.covered.within(*run)]
+
+    def _holes(self, saved: Saved, never: Sequence[Run], passed: Sequence[Run]) -> Iterator[Told]:
         if never:
             shown = f"client {quoted(saved.client_id)} saves {saved.index}, but {runs_text(never)} never came to it"
             yield self._found("consumer_hole", saved.where, shown)
@@ -284,8 +307,8 @@ class StreamFold(StreamState):
                     kind,
                     saved.where,
                     self._address,
-                    client.stream_name,
-                    client.partition,
+                    saved.stream_name[:MOST_NAME],
+                    saved.partition,
                     saved.client_id,
                     saved.index,
                     runs[0].first,
@@ -294,9 +317,21 @@ class StreamFold(StreamState):
                     tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
                 )
 
+    def _is_unsure(self) -> bool:
+        """Nothing can be known by the order of several connections."""
+        return self.connections.partial or self.contents.clocks or len(self.skipped) == MOST_WAITING
+
+    def _judge_skipped(self, until_ns: int) -> None:
+        """Nothing that is missing can explain any more what was passed over until then."""
+        due = [one for one in self.skipped if one.saved.where.arrived_at_ns <= until_ns]
+        if due:
+            self.skipped = [one for one in self.skipped if one.saved.where.arrived_at_ns > until_ns]
+            for one in due:
+                self._judged += self._holes(one.saved, list(one.never), list(one.passed))
+
     def _got(self, got: Got) -> Sequence[Told]:
         self._see(got.where)
-        client = self.clients.find_named(got)
+        client = self._find_named(got)
         if client is None:
             return NOTHING
         position = self._reading.position_told(got.index, client.saved)
@@ -304,6 +339,7 @@ class StreamFold(StreamState):
         if got.index is not None and got.index > (client.saved or 0):
             # A part of its life wasn't captured.
             self.clients.forget(client, position)
+            self.skipped = [one for one in self.skipped if one.saved.client_id != got.client_id]
         client.move(got.index, position)
         return NOTHING
 
@@ -397,14 +433,19 @@ class StreamFold(StreamState):
 
     def _close(self, closed: Closed) -> Sequence[Told]:
         self.contents.own.pop(closed.connection_id, None)
-        self.clients.unnamed.pop(closed.connection_id.hex(), None)
+        self.clients.close(closed.connection_id)
         self.connections.close(closed.connection_id)
-        return NOTHING if self.connections.alive else self._decreases(_LATER)
+        if self.connections.alive:
+            return NOTHING
+        self._judge_skipped(_LATER)
+        return self._decreases(_LATER)
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
         self.asked = None
         self.connections.miss()
         self.unconfirmed.miss(self.connections)
+        self._judge_skipped(self.connections.settled_ns)
+        self.skipped.clear()
         return NOTHING
 
     def end_window(self) -> list[Told]:
@@ -416,6 +457,9 @@ class StreamFold(StreamState):
         never = self.unconfirmed.never_confirmed(self.connections, clocks=self.contents.clocks, clocks_ns=clocks_ns)
         told += [self._found("index_never_confirmed", *one) for one in never]
         told += self._decreases(self.connections.last_at_ns - clocks_ns)
+        self._judge_skipped(self.connections.settled_ns)
+        told += self._judged
+        self._judged = []
         told += self._rows()
         self.contents.keep_rises(chain.from_iterable(self.unconfirmed.open.values()), clocks_ns)
         self._changed = self._shared_changed = False

@@ -162,6 +162,53 @@ def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
     assert rows["orders-1", "me"].lag == 6
 
 
+def pull_response(number: int, *indexes: int) -> PullResponse:
+    return PullResponse(number, tuple(StreamMessage(at, b"data") for at in indexes))
+
+
+def passing_over(pulls: str, saves: str, *indexes: int, client: str = "me") -> list[Said]:
+    """As `consumed`, and 4 is saved although only the messages with these indexes came."""
+    brought = pull_response(1, *indexes)
+    return [
+        (at, name, brought if message is PULLED else message, *way)
+        for at, name, message, *way in consumed(pulls, saves, client=client)
+    ]
+
+
+def holes(*said: Said) -> list[tuple[str, int, int]]:
+    heard = Heard()
+    for row in tcp_inspection.read(landed_packets(captured(*said)), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    told = heard.told()
+    found = [one.rule.name for one in told if isinstance(one, Found)]
+    rows = [(one.kind, one.first_index, one.last_index) for one in told if isinstance(one, Hole)]
+    assert found.count("consumer_hole") == [kind for kind, _, _ in rows].count("consumer_hole")
+    return rows
+
+
+def test_what_a_client_passed_over_is_found_if_it_saves_on_another_connection() -> None:
+    assert holes(*STORED, *passing_over("a1", "a2", 0, 1)) == [("consumer_hole", 2, 3)]
+    assert holes(*STORED, *passing_over("a1", "a2", 0, 1, 3)) == [("server_gap", 2, 2)]
+    assert holes(*STORED, *passing_over("a1", "a2", 0, 1, 2, 3)) == []
+    # It may have come from elsewhere: of another host, or to another client of this address.
+    assert holes(*STORED, *passing_over("a1", "b1", 0, 1)) == []
+    other = (3.6, "a3", IndexSave("you", "orders", 1), "stream_index", "con")
+    assert holes(*STORED, *passing_over("a1", "a2", 0, 1), other) == []
+
+
+def test_what_comes_after_a_save_on_another_connection_may_have_come_before() -> None:
+    def later(requested: int, *indexes: int) -> list[Said]:
+        request = (3.6, "a1", PullRequest(2, requested, 10), "orders-1", "con")
+        return [request, (3.7, "a1", pull_response(2, *indexes), "con", "orders-1")]
+
+    skipped = [*STORED, *passing_over("a1", "a2", 0, 1)]
+    assert holes(*skipped, *later(4, 4, 5)) == [("consumer_hole", 2, 3)]
+    assert holes(*skipped, *later(3, 3, 4)) == [("consumer_hole", 2, 2)]
+    assert holes(*skipped, *later(2, 2, 3)) == []
+    # A part of the client's life wasn't captured.
+    assert holes(*skipped, *told_saved("a2", 3.6, 7)) == []
+
+
 def confirmed(connection: str, at_s: float, number: int, address: str) -> list[Said]:
     return [
         (at_s, connection, PushRequest(number, b"data"), address, "pub"),

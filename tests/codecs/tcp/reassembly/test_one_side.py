@@ -303,6 +303,19 @@ def test_what_follows_may_have_waited_for_a_window_or_for_bytes_sent_again(windo
     assert (full, again) == ([3] if before and not window else [], [6])
 
 
+@pytest.mark.parametrize(("acknowledged", "late"), [(0, False), (3, True), (6, True)])
+def test_bytes_that_a_reset_acknowledges_before_they_come_may_have_been_sent_before(
+    acknowledged: int, late: bool
+) -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"answer")
+    # It stands behind bytes that were not captured, so it closes nothing yet.
+    talk.send(S, 9, flags=RST | ACK, acknowledgment=acknowledged)
+    talk.send(C, 0, b"abcdef", acknowledgment=6)
+    client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
+    assert client.is_late(6) is late
+
+
 def test_bytes_before_a_segment_without_any_were_sent_before() -> None:
     """The segment was sent behind them, by someone who didn't know the answer yet. Nobody captured them then."""
     talk = Dialogue().open()
