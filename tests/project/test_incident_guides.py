@@ -136,3 +136,13 @@ def test_the_chart_of_a_guide_has_something_to_show(lake: Lake, name: str) -> No
     answer = answers.answer(lake, chart, Span(source=name))
     assert answer.error is None
     assert not answers.is_empty(chart, answer)
+
+
+@pytest.mark.spark
+# Bytes are only known to be lost when reassembly no longer waits for them.
+@pytest.mark.parametrize("name", sorted(set(GUIDES) - {"nothing-decoded", "bytes-lost-in-capture"}))
+def test_the_first_charts_of_a_board_say_that_it_is_wrong_and_since_when(lake: Lake, name: str) -> None:
+    (protocol,) = {source.protocol for source in lake.sources if source.name == name}
+    incidents = boards.boards()[protocol].incidents.charts
+    rows = [row for chart in incidents for row in answers.answer(lake, chart, Span(source=name)).rows]
+    assert min(abs(row["first_at_ns"] - _truth(GUIDES[name])["since_ns"]) for row in rows) < SOON_NS

@@ -78,10 +78,11 @@ class Span:
         bounds = self.bounds(lake)
         if bounds.begin_ns is not None and bounds.end_ns is not None and bounds.begin_ns > bounds.end_ns:
             raise SpanError(reason=f"the range begins at {self.first}, after its end, {self.last}")
-        known = names_of(lake, protocol)
-        if self.source and self.source not in known:
+        if self.source and not is_known(lake, protocol, self.source):
+            known = names_of(lake, protocol) | set(sources(lake, protocol))
             of = f" of {protocol}" if protocol else ""
-            raise SpanError(reason=f"there is no source {self.source!r}{of}, only {', '.join(sorted(known)) or 'none'}")
+            reason = f"there is no source {self.source!r}{of}, only {', '.join(sorted(known)) or 'none'}"
+            raise SpanError(reason=f"{reason}; nothing of it has landed, and it is not configured")
 
     def bounds(self, lake: Lake) -> Bounds:
         """It as nanoseconds and as windows. Raises SpanError if an end can't be read."""
@@ -116,7 +117,7 @@ class Span:
         parts += [f"{time_column} >= {bounds.begin_ns}"] if bounds.first and timed else []
         parts += [f"{time_column} <= {bounds.end_ns}"] if bounds.last and timed else []
         if self.source:
-            own = {name for one in lake.sources_of(self.source) for name in (one.name, one.service)}
+            own = {name for one in lake.sources_of(self.source) for name in (one.name, one.service)} or {self.source}
             parts.append(f"source IN ({', '.join(sorted(_quoted(name) for name in own))})")
         return f"({' AND '.join(parts)})" if parts else "(1 = 1)"
 
@@ -254,7 +255,9 @@ def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
 
 def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     """The SQL `text` of the chart, with its placeholders replaced, so that `wirehouse sql` runs it too."""
-    words = {"span": span.condition(lake, chart.rows.time), "now_ns": str(time.time_ns()), **WORDS}
+    time_column = chart.rows.time
+    words = {"span": span.condition(lake, time_column), "now_ns": str(time.time_ns()), **WORDS}
+    words["until"] = replace(span, first=None).condition(lake, time_column)
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
     text, last = written(text, words), span.bounds(lake).last
@@ -262,11 +265,14 @@ def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
 
 
 def _until(name: str, last: str) -> str:
-    """The table or view at the end of window `last`. An entity is its newest row up to then."""
+    """The table or view at the end of window `last`. An entity is its newest row up to then.
+
+    A view over all protocols stands as it is now: written out, it would be too long for the engine.
+    """
     table = all_tables().get(name)
     if table and table.entity:
         return f"(SELECT * FROM {name} WHERE window_start <= {_quoted(last)})"
-    if table and table.view and any(all_tables()[below].entity for below in beneath(name)):
+    if table and table.view and table.protocol and any(all_tables()[below].entity for below in beneath(name)):
         return f"({NAMED.sub(lambda found: _until(found[0], last), table.statement(DATAFUSION))})"
     return name
 
@@ -316,19 +322,27 @@ def is_empty(chart: Chart, found: Answer) -> bool:
 
 def windows(lake: Lake) -> list[str]:
     """The windows that have data, the oldest first."""
-    return _column(lake, "window_start")
+    seen = sql.rows(lake, "SELECT DISTINCT window_start AS v FROM bronze.windows ORDER BY v")
+    return list(seen["v"].to_pylist())
 
 
 def sources(lake: Lake, protocol: str | None) -> list[str]:
-    """The sources of the protocol, or of all, that have data."""
-    names = names_of(lake, protocol)
-    return [name for name in _column(lake, "source") if name in names]
+    """The sources of the protocol, or of all, that have data, also those that are no longer configured."""
+    seen = sql.rows(lake, "SELECT DISTINCT source, protocol FROM bronze.windows ORDER BY source").to_pylist()
+    configured = {source.name: source.protocol for source in lake.sources}
+    of = {row["source"]: configured.get(row["source"], row["protocol"]) for row in seen}
+    return [name for name in of if protocol in (None, of[name])]
 
 
 def names_of(lake: Lake, protocol: str | None) -> set[str]:
-    """The names of the protocol's sources and of their services; of all if None."""
+    """The names of the protocol's configured sources and of their services; of all if None."""
     of = (source for source in lake.sources if protocol in (None, source.protocol))
     return {name for source in of for name in (source.name, source.service)}
+
+
+def is_known(lake: Lake, protocol: str | None, source: str) -> bool:
+    """Whether the protocol has a source or service of that name, or rows of a source that had it."""
+    return source in names_of(lake, protocol) or source in sources(lake, protocol)
 
 
 def silent(lake: Lake) -> list[str]:
@@ -336,11 +350,6 @@ def silent(lake: Lake) -> list[str]:
     found = _asked(lake, lambda: "SELECT DISTINCT source FROM bronze.captures WHERE status <> 'rejected'", MOST_DRAWN)
     landed = {row["source"] for row in found.rows}
     return [source.name for source in lake.sources if source.name not in landed and found.error is None]
-
-
-def _column(lake: Lake, name: str) -> list[str]:
-    seen = sql.rows(lake, f"SELECT DISTINCT {name} AS v FROM bronze.windows ORDER BY v")
-    return list(seen["v"].to_pylist())
 
 
 def _quoted(text: str) -> str:

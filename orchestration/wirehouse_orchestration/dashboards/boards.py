@@ -3,6 +3,7 @@
 The SQL of a chart is what `wirehouse sql` and Spark both take, with words of its own:
 
 - `{span}`: the condition on source and range of time that was asked for. Every SELECT from a table has it.
+- `{until}`: the same without the beginning of the range, for what goes on.
 - `{step}`: nanoseconds of a bucket of time, as wide as the range asks for.
 - `{now_ns}`: the time now, nanoseconds since 1970 UTC.
 - `{hex:COLUMN}`: a binary column as lower-case hex, which the two engines write differently.
@@ -13,7 +14,7 @@ The SQL of a chart is what `wirehouse sql` and Spark both take, with words of it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -24,13 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_orchestration.evidence.trace import row_key
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
 #: In an installed package they lie in it, in a clone where people look for them.
 FOLDERS = (Path(__file__).resolve().parents[3] / "infra" / "dashboards", Path(str(files(__package__))) / "boards")
 #: The board that stands first; the others are one a protocol.
 FIRST = "overview"
-#: Rows of the chart of what is wrong.
+#: Rows of a chart of what is wrong.
 MOST_INCIDENTS = 100
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -58,6 +60,8 @@ class Value(_Strict):
     title: Text
     unit: Text | None = None
     kind: Literal["category", "number", "time"] = "category"
+    #: What a table shows where there is none.
+    absent: str = ""
 
     @property
     def label(self) -> str:
@@ -74,11 +78,20 @@ class Rows(_Strict):
     where: Text | None = None
     #: The column, nanoseconds, by which rows count in a range of time, here and in the chart's SQL; else in windows.
     time: Name | None = None
+    #: SQL: rows that count in each range after their beginning too.
+    goes_on: Text | None = None
 
     @property
     def names(self) -> list[str]:
         """The names of the columns in the answer."""
         return [column.rpartition(" AS ")[2].strip("`") for column in self.columns]
+
+    @property
+    def evidence(self) -> Mapping[str, str]:
+        """The pages that a row leads to, and what they show of it."""
+        protocol = all_tables()[self.table].protocol
+        packets = {"packets": "packets"} if protocol is None or "pcap" in PROTOCOLS[protocol].kinds else {}
+        return {"trace": "bytes"} | packets
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -89,9 +102,14 @@ class Rows(_Strict):
     def sql(self) -> str:
         """Their SELECT, with the columns of the key, in their order by `row_order`."""
         more = [f"`{name}`" for name in self.key if name not in self.names]
-        wanted = "{span}" + (f" AND {self.where}" if self.where else "")
         numbered = f"ROW_NUMBER() OVER (ORDER BY {self.order}) AS row_order"
-        return f"SELECT {', '.join((*self.columns, *more, numbered))} FROM {self.table} WHERE {wanted}"
+        return self.select((*self.columns, *more, numbered))
+
+    def select(self, columns: Iterable[str]) -> str:
+        """A SELECT of `columns` of the rows."""
+        wanted = f"({{span}} OR ({self.goes_on} AND {{until}}))" if self.goes_on else "{span}"
+        wanted += f" AND {self.where}" if self.where else ""
+        return f"SELECT {', '.join(columns)} FROM {self.table} WHERE {wanted}"
 
     @model_validator(mode="after")
     def _traceable(self) -> Rows:
@@ -115,6 +133,8 @@ class Chart(_Strict):
     #: What to say when there is nothing to show.
     empty: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\.$")]
     rows: Rows
+    #: It is only asked when somebody opens it.
+    folded: bool = False
     x: Value | None = None
     y: Value | None = None
     color: Value | None = None
@@ -167,51 +187,74 @@ class Sides(_Strict):
     def sql(self) -> str:
         """A side, and the beginning of its connection's id."""
         names = f"WHEN 'client' THEN '{self.client}' WHEN 'server' THEN '{self.server}' ELSE 'connection'"
-        return f"CONCAT(CASE direction {names} END, ' ', COALESCE(SUBSTR({{hex:connection_id}}, 1, 8), ''))"
+        named = f"CONCAT(CASE direction {names} END, ' ', SUBSTR({{hex:connection_id}}, 1, 8))"
+        return f"CASE WHEN connection_id IS NULL THEN 'no connection' ELSE {named} END"
 
 
 class Incidents(_Strict):
-    """The first chart of a board: what is wrong, who broke it, since when and how often."""
+    """The first charts of a board: what is wrong, who is concerned, since when and how often."""
 
-    #: The findings.
+    #: The incidents.
     table: Text
-    #: SQL for who broke the rule, or where; or the names of a connection's sides. And what that is.
-    who: Text | Sides
+    #: SQL for who is concerned, and what that is.
+    who: Text = "who"
     title: Text
+    #: The names of a connection's sides, for incidents of which `who` is null.
+    sides: Sides | None = None
 
     @cached_property
-    def chart(self) -> Chart:
-        """Violations, then warnings, the newest first."""
-        who = self.who.sql if isinstance(self.who, Sides) else self.who
-        columns = ("severity", "rule", f"{who} AS who", "source")
-        broken = f"SELECT {', '.join(columns)}, arrived_at_ns FROM {self.table} WHERE {{span}} AND severity <> 'note'"
-        worst = "CASE severity WHEN 'violation' THEN 0 ELSE 1 END"
-        return Chart(
-            id="incidents",
+    def charts(self) -> tuple[Chart, Chart]:
+        """Violations, then warnings, of these first what goes on, then the newest; and notes, folded."""
+        wrong = self._chart(
+            "incidents",
             question="What is wrong, since when and how often?",
+            where="severity <> 'note'",
+            empty="Nothing that was captured broke a rule, and nothing stands still.",
+        )
+        noted = self._chart(
+            "notes",
+            question="What was noted that needs nobody?",
+            where="severity = 'note'",
+            empty="Nothing was noted.",
+            folded=True,
+        )
+        return wrong, noted
+
+    def _chart(self, name: str, *, question: str, where: str, empty: str, folded: bool = False) -> Chart:
+        who = f"COALESCE({self.who}, {self.sides.sql})" if self.sides else self.who
+        columns = ("severity", "rule", f"{who} AS who", "source")
+        # By plain columns: DataFusion plans no other order of a union of which parts have constants.
+        rows = Rows(
+            table=self.table,
+            columns=(*columns, "started_at_ns", "arrived_at_ns", "goes_on", "message"),
+            where=where,
+            time="arrived_at_ns",
+            goes_on="goes_on",
+            order="severity, goes_on DESC NULLS LAST, arrived_at_ns DESC, rule",
+        )
+        return Chart(
+            id=name,
+            question=question,
             type="table",
             sql=f"""
-                SELECT severity, rule, who, source, COUNT(*) AS findings, MIN(arrived_at_ns) AS first_at_ns,
-                  MAX(arrived_at_ns) AS last_at_ns
-                FROM ({broken}) AS broken GROUP BY severity, rule, who, source
-                ORDER BY {worst}, last_at_ns DESC, rule, who, source LIMIT {MOST_INCIDENTS}""",
+                SELECT severity, rule, who, source, COUNT(*) AS incidents,
+                  MIN(COALESCE(started_at_ns, arrived_at_ns)) AS first_at_ns,
+                  CASE WHEN MAX(CASE WHEN goes_on THEN 1 ELSE 0 END) = 0 THEN MAX(arrived_at_ns) END AS last_at_ns
+                FROM ({rows.select(rows.columns)}) AS found GROUP BY severity, rule, who, source
+                ORDER BY severity, CASE WHEN last_at_ns IS NULL THEN 0 ELSE 1 END, last_at_ns DESC, rule, who, source
+                LIMIT {MOST_INCIDENTS}""",
             values=(
                 Value(field="severity", title="Severity"),
-                Value(field="rule", title="Rule"),
+                Value(field="rule", title="What"),
                 Value(field="who", title=self.title),
                 Value(field="source", title="Source"),
-                Value(field="findings", title="Findings", unit="findings"),
-                Value(field="first_at_ns", title="First (UTC)", kind="time"),
-                Value(field="last_at_ns", title="Last (UTC)", kind="time"),
+                Value(field="incidents", title="How often", unit="times"),
+                Value(field="first_at_ns", title="Since (UTC)", kind="time"),
+                Value(field="last_at_ns", title="Last (UTC)", kind="time", absent="goes on"),
             ),
-            empty="Nothing that was captured broke a rule.",
-            rows=Rows(
-                table=self.table,
-                columns=(*columns, "window_start", "message"),
-                where="severity <> 'note'",
-                time="arrived_at_ns",
-                order=f"{worst}, arrived_at_ns DESC, rule",
-            ),
+            empty=empty,
+            folded=folded,
+            rows=rows,
         )
 
 
@@ -244,7 +287,7 @@ class Board(_Strict):
     @property
     def charts(self) -> tuple[Chart, ...]:
         """What is wrong, then what takes the whole width, so that nothing stands beside a hole, then drawings."""
-        return (self.incidents.chart, *sorted(self.others, key=lambda chart: chart.drawn))
+        return (*self.incidents.charts, *sorted(self.others, key=lambda chart: chart.drawn))
 
     @model_validator(mode="after")
     def _ids(self) -> Board:
@@ -283,7 +326,7 @@ def charts() -> Iterator[tuple[Board, Chart]]:
     return ((board, chart) for board in boards().values() for chart in board.charts)
 
 
-_WORDS = re.compile(r"\{(?:(span|step|now_ns)|(hex|median|up_to_ms):([a-z_,]+))\}")
+_WORDS = re.compile(r"\{(?:(span|until|step|now_ns)|(hex|median|up_to_ms):([a-z_,]+))\}")
 #: Words that are the same to both engines.
 _SAME = {"up_to_ms": "CASE WHEN {0} - {1} <= 1000000 THEN 1 ELSE POWER(2, CEIL(LOG2(({0} - {1}) / 1e6))) END"}
 

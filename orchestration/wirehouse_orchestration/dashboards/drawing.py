@@ -29,9 +29,13 @@ VEGA_LITE: Final = "6.4"
 HEIGHT: Final = 240
 #: Height of a bar that lies, and pixels of its label.
 BAR_STEP: Final = 20
-LABEL_PIXELS: Final = 240
+LABEL_PIXELS: Final = 300
 TICKS: Final = 8
 SVG_WIDTH: Final = 760
+#: Pixels of a legend below an SVG, of a letter in it, and of the symbol before a name.
+LEGEND_WIDTH: Final = 500
+LETTER: Final = 7
+SYMBOL: Final = 40
 #: Room around an SVG: whoever shows it may have wider letters.
 SVG_PADDING: Final = {"left": 40, "top": 5, "right": 20, "bottom": 5}
 #: Windows up to which an axis also has those without data.
@@ -175,8 +179,11 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
     if value.unit:
         scale: Spec = {"zero": True}
         return coloured | {"type": "quantitative", "legend": {"title": value.label}, "scale": scale}
-    legend = {"title": value.label, "orient": "bottom", "columns": 3, "labelLimit": 150}
     present = list(dict.fromkeys(row[value.field] for row in rows))
+    # As many columns as have room for the longest name; the browser, which knows its width, chooses its own.
+    columns = max(1, LEGEND_WIDTH // (max((len(str(name)) for name in present), default=0) * LETTER + SYMBOL))
+    room = {"labelLimit": LEGEND_WIDTH // columns - SYMBOL, "titleLimit": LEGEND_WIDTH}
+    legend = {"title": value.label, "orient": "bottom", "columns": columns, **room}
     known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
     scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
     if len(present) > len(_PALETTE):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import signal
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from wirehouse_codecs.core.errors import UsageError, WirehouseError
@@ -37,6 +40,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 _TYPES: Final = {"css": "text/css", "js": "text/javascript"}
+_PCAP: Final = "application/vnd.tcpdump.pcap"
 #: How often a page asks again: the value in its URL, and what it is called.
 REFRESH: Final = {"10": "10 s", "60": "1 min"}
 #: Ranges up to now that a page offers: the value in its URL, and what it is called.
@@ -51,7 +55,9 @@ def application(lake: Lake) -> Starlette:
         Route("/board/{board}", shown.board),
         Route("/card/{board}/{chart}", shown.card),
         Route("/chart/{board}/{chart}", shown.chart),
+        Route("/newest/{what}/{board}/{chart}", shown.newest),
         Route("/trace", shown.trace),
+        Route("/packets", shown.packets),
         Route("/metrics", shown.metrics),
         Route("/static/{name}", _static),
     ]
@@ -88,19 +94,38 @@ class _Shown:
 
     def chart(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)
-        only = {name: request.query_params[name] for name in chart.clickable if name in request.query_params}
+        only = _marked(chart, request)
         behind = answers.evidence(self._lake, chart, span, only)
         given = self._answer(chart, span)
         return self._page("chart.html", request, span, board=board, chart=chart, only=only, behind=behind, **given)
 
+    def newest(self, request: Request) -> Response:
+        """Lead from a mark to the bytes or packets of the first row behind it."""
+        chart, what = _chart(request), request.path_params["what"]
+        behind = answers.evidence(self._lake, chart, self._span(request), _marked(chart, request), 1)
+        if what not in chart.rows.evidence or not behind.rows:
+            raise HTTPException(404, behind.answer.error or "there is no such row any more")
+        return RedirectResponse(f"/{what}?{behind.rows[0].query}")
+
+    def packets(self, request: Request) -> Response:
+        """The packets of a row as a file."""
+        row = _row(request)
+        folder = tempfile.TemporaryDirectory(prefix="wirehouse-packets-")
+        try:
+            file = Path(folder.name, f"{row.table}.pcap")
+            trace(self._lake, row.table, row.key, io.StringIO(), pcap=file)
+        except BaseException:
+            folder.cleanup()
+            raise
+        return FileResponse(file, filename=file.name, media_type=_PCAP, background=BackgroundTask(folder.cleanup))
+
     def trace(self, request: Request) -> Response:
-        table, key = request.query_params.get("table", ""), request.query_params.get("key", "")
+        row = _row(request)
         out, error = io.StringIO(), None
         try:
-            trace(self._lake, table, key, out)
+            trace(self._lake, row.table, row.key, out)
         except WirehouseError as failed:
             error = str(failed)
-        row = answers.Traced({}, table, key)
         return self._page("trace.html", request, Span(), row=row, text=out.getvalue(), error=error)
 
     def metrics(self, _: Request) -> Response:
@@ -136,8 +161,8 @@ class _Shown:
 
     def _elsewhere(self, board: Board, span: Span) -> Span:
         """The span for a board, which has no sources of other protocols."""
-        known = answers.names_of(self._lake, board.protocol)
-        return span if span.source in known else replace(span, source=None)
+        keeps = span.source is None or answers.is_known(self._lake, board.protocol, span.source)
+        return span if keeps else replace(span, source=None)
 
 
 def _board(request: Request) -> Board:
@@ -157,6 +182,16 @@ def _chart(request: Request) -> Chart:
         return _board(request).chart(request.path_params["chart"])
     except KeyError:
         raise HTTPException(404, "there is no such chart") from None
+
+
+def _marked(chart: Chart, request: Request) -> dict[str, str]:
+    """The values of the mark that leads here."""
+    return {name: request.query_params[name] for name in chart.clickable if name in request.query_params}
+
+
+def _row(request: Request) -> answers.Traced:
+    """The row that the page is about."""
+    return answers.Traced({}, request.query_params.get("table", ""), request.query_params.get("key", ""))
 
 
 def _static(request: Request) -> Response:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -26,6 +26,7 @@ URI: Final = f"hive://wirehouse@{ports.HOST}:{ports.SQL}/gold"
 #: The words of the boards' SQL as Spark takes them. A dataset has no range: buckets of time have a minute.
 WORDS: Final = {
     "span": "(1 = 1)",
+    "until": "(1 = 1)",
     "step": str(60 * 10**9),
     "now_ns": "(unix_timestamp() * 1000000000)",
     "hex": "LOWER(HEX({}))",
@@ -34,12 +35,19 @@ WORDS: Final = {
 }
 #: Columns that a dashboard is filtered by, and what they are called.
 FILTERS: Final = {"source": "Source", "window_start": "Window"}
-#: The span as Superset writes it out when it asks, by its templates: what is chosen in the dashboard's filters.
-SPAN: Final = "".join(
-    f"{{% if filter_values('{name}', remove_filter=True) %}} AND {name} IN {{{{ filter_values('{name}')|where_in }}}}"
-    "{% endif %}"
-    for name in FILTERS
-).join(("(1 = 1", ")"))
+
+
+def _chosen(names: Iterable[str]) -> str:
+    """A condition as Superset writes it out when it asks, by its templates: what is chosen in the filters."""
+    return "".join(
+        f"{{% if filter_values('{name}', remove_filter=True) %}} AND {name} IN "
+        f"{{{{ filter_values('{name}')|where_in }}}}{{% endif %}}"
+        for name in names
+    ).join(("(1 = 1", ")"))
+
+
+#: The words that a dashboard's filters stand for.
+CHOSEN: Final = {"span": _chosen(FILTERS), "until": _chosen(["source"])}
 _NAMES: Final = UUID("2f1d7a52-3f0c-4f3a-9a30-6d0a4a1d4d55")
 _KINDS: Final = {
     "bar": "echarts_timeseries_bar",
@@ -117,7 +125,7 @@ def _id(*names: str) -> str:
 
 def _dataset(name: str, chart: Chart, database: str) -> Config:
     moment = next((value.field for value in chart.shown if value.kind == "time"), None)
-    text = sql(chart, WORDS | {"span": SPAN})
+    text = sql(chart, WORDS | CHOSEN)
     return _virtual(name, chart.question, text, [_column(value) for value in chart.shown], database, moment)
 
 

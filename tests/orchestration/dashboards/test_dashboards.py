@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from tests.conftest import VECTORS
 from tests.support import browsing, recipe_lake
 from tests.support.processes import started
 from tests.support.running import land
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
 from wirehouse_orchestration import config
 from wirehouse_orchestration.cli import command as cli
 from wirehouse_orchestration.dagster import instance, ui
@@ -180,7 +182,7 @@ def test_each_select_from_a_table_is_of_the_span_asked_for(board: Board, chart: 
 def test_the_page_about_them_shows_a_board_that_is_one() -> None:
     page = (DOCS / "dashboards.md").read_text()
     example = Board(**yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]), name="overview")
-    assert example.charts == tuple(map(boards.boards()["overview"].chart, ("incidents", "rules")))
+    assert example.charts == tuple(map(boards.boards()["overview"].chart, ("incidents", "notes", "rules")))
 
 
 def changed(**how: Any) -> dict[str, Any]:
@@ -342,6 +344,93 @@ def test_a_page_offers_the_sources_of_its_protocol_and_keeps_what_was_asked(empt
         with pytest.raises(HTTPError, match="400") as failed:
             page("board/cardinal?source=shop")
         assert "no source &#39;shop&#39; of cardinal" in failed.value.read().decode()
+
+
+def test_rows_of_a_source_that_is_no_longer_configured_are_shown(filled: Lake) -> None:
+    lake = replace(filled, sources=(Source("other", "ockam", "pcap", "/"),))
+    chart = boards.boards()["cardinal"].chart("incidents")
+    assert {row["source"] for row in answers.answer(lake, chart, ALL).rows} == {"net"}
+    with Served(serving.application(lake)) as served:
+        for path in ("board/cardinal?source=net", "chart/cardinal/incidents?source=net&severity=violation"):
+            with urlopen(served.url + path) as page:
+                text = page.read().decode()
+                assert "<option selected>net</option>" in text
+        assert text.count("/trace?") == len("extra_message")
+        with pytest.raises(HTTPError, match="400") as failed, urlopen(f"{served.url}board/cardinal?source=nobody"):
+            pass
+        assert "nothing of it has landed, and it is not configured" in html.unescape(failed.value.read().decode())
+
+
+def test_what_goes_on_is_wrong_in_each_later_range_and_notes_stand_apart(empty: Lake) -> None:
+    found = {"protocol": "cardinal", "message": "m", "topic": "t", "rule": "cardinal.topic_wrong"}
+    given = [
+        found | {"severity": severity, "window_start": f"2026-11-{day}", "arrived_at_ns": TEN + (day - 14) * 24 * HOUR}
+        for severity, day in (("warning", 14), ("note", 14), ("violation", 15), ("violation", 16))
+    ]
+    write(empty, "gold.cardinal_found", *given)
+    moved = {"added": [], "removed": [], "head_hash": CAPTURE, "head_number": 3, "arrived_at_ns": TEN, "sequence": 1}
+    write(empty, "gold.cardinal_chain_updates", moved)
+    waits = {"block_hash": bytes([5]) * 32, "parent": bytes([4]) * 32, "number": 5, "status": "complete"}
+    write(empty, "gold.cardinal_batches_history", waits | {"arrived_at_ns": TEN, "completed_at_ns": TEN + SECOND})
+
+    def shown(chart: str, *ends: str) -> list[tuple[Any, ...]]:
+        found = answers.answer(empty, boards.boards()["cardinal"].chart(chart), Span(*ends))
+        assert found.error is None
+        names = ("severity", "rule", "who", "incidents", "last_at_ns")
+        return [tuple(row[name] for name in names) for row in found.rows]
+
+    def lasts(seconds: int) -> None:
+        landed = {"protocol": "cardinal", "status": "landed", "last_arrived_at_ns": TEN + seconds * SECOND}
+        write(empty, "bronze.captures", landed)
+
+    stall = ("warning", "stall", "head 3", 1, None)
+    rule = "cardinal.topic_wrong"
+    day = 24 * HOUR
+    lasts(10)
+    assert stall not in shown("incidents"), "it is as long as a stall may be while messages are under way"
+    shutil.rmtree(empty.table_path("bronze.captures"))
+    lasts(11)
+    assert shown("incidents") == [("violation", rule, "t", 2, TEN + 2 * day), stall, ("warning", rule, "t", 1, TEN)]
+    assert shown("incidents", "2026-11-16") == [("violation", rule, "t", 1, TEN + 2 * day), stall]
+    assert shown("incidents", "2026-11-16T22:00") == [("violation", rule, "t", 1, TEN + 2 * day), stall]
+    assert shown("notes") == [("note", rule, "t", 1, TEN)]
+    assert shown("incidents", "2026-11-13", "2026-11-13") == [], "it had not begun"
+    chart = boards.boards()["cardinal"].chart("incidents")
+    (row,) = answers.evidence(empty, chart, Span("2026-11-16"), {"rule": "stall"}).rows
+    assert row.cells["message"] == "the head waits for block 4, of which no message came; complete blocks above it: 1"
+
+
+def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lake, tmp_path: Path) -> None:
+    inbox = tmp_path / "in"
+    inbox.mkdir()
+    records = [CapturedPacket(TEN + number * SECOND, bytes([number]) * 60) for number in range(3)]
+    write_file(records, inbox / "a.pcap")
+    lake = replace(empty, sources=(Source("net", "wallaroo", "pcap", str(inbox), ports=(7100,)),))
+    land(lake)
+    (manifest,) = manifests(lake)
+    found = {"protocol": "wallaroo", "severity": "violation", "rule": "wallaroo.x", "message": "m"}
+    place = {"capture_id": bytes.fromhex(manifest.capture_id)}
+    given = [found | place | {"record_number": at, "arrived_at_ns": TEN + at * SECOND} for at in range(3)]
+    write(lake, "gold.wallaroo_found", *given)
+    with Served(serving.application(lake)) as served:
+
+        def fetched(path: str) -> Any:
+            return urlopen(served.url + path)
+
+        with fetched("card/wallaroo/incidents") as card:
+            links = re.findall(r'href="/(newest/[^"]*)"', card.read().decode())
+        of_bytes, of_packets = map(html.unescape, links)
+        with fetched(of_bytes) as page:
+            assert "record 2 of capture" in page.read().decode()
+        with fetched(of_packets) as file:
+            assert file.headers["Content-Disposition"] == 'attachment; filename="gold.wallaroo_incidents.pcap"'
+            excerpt = file.read()
+        with pytest.raises(HTTPError, match="404"):
+            fetched(of_packets.replace("newest/packets", "newest/secrets"))
+        with fetched("card/cardinal/incidents") as card:
+            assert "packets" not in card.read().decode()
+    write_file(records[2:], tmp_path / "third.pcap")
+    assert excerpt == (tmp_path / "third.pcap").read_bytes()
 
 
 def test_what_comes_later_changes_nothing_in_a_range_that_ended(empty: Lake) -> None:
@@ -818,7 +907,7 @@ def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, A
 def shown_in_table(row: Mapping[str, Any], value: Value) -> str:
     """The cell of a chart's table as a browser has it."""
     told = row[value.field]
-    return pages.measured(told, value) if value.unit else pages.cell(told, value.field).striptags()
+    return pages.measured(told, value) if value.unit else pages.cell(told, value.field).striptags() or value.absent
 
 
 @pytest.mark.servers
@@ -830,6 +919,9 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                 for chart in board.charts:
                     expected = answers.answer(filled, chart, ALL)
                     card = page.locator(f"#{chart.id}")
+                    if chart.folded:
+                        card.locator("summary").click()
+                        card.locator(".body:not([aria-busy])").wait_for()
                     if answers.is_empty(chart, expected):
                         assert card.locator(".empty").inner_text() == chart.empty.replace("`", "")
                     elif chart.drawn:
@@ -840,7 +932,7 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         drawn += 1
                     elif chart.type == "table":
                         assert card.locator("tbody tr").count() == len(expected.rows)
-                        cells = card.locator("tbody td").all_text_contents()
+                        cells = card.locator("tbody td:not([data-label='Of the newest'])").all_text_contents()
                         assert cells == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
                     else:
                         for name, value in expected.rows[0].items():
@@ -965,6 +1057,13 @@ def test_in_a_browser_nothing_overlaps_or_is_cut(
                 apart = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
                 beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
                 assert apart or beside
+            for plot in page.locator(".plot").all():
+                cut = any(text.endswith("…") for text in plot.locator("text").all_text_contents())
+                assert plot.locator("xpath=..").locator(".cut").is_visible() == cut
+            for name in page.locator(".values td, .values th").filter(visible=True).all():
+                inner = name.bounding_box()
+                assert inner
+                assert width > 390 or inner["x"] + inner["width"] <= width, f"{board}: {name.text_content()}"
             for card in page.locator(".card").all():
                 for text in card.locator(".role-legend text, .role-axis-title text").all():
                     outer, inner = card.bounding_box(), text.bounding_box()
@@ -972,6 +1071,18 @@ def test_in_a_browser_nothing_overlaps_or_is_cut(
                     assert inner
                     assert outer["x"] <= inner["x"], f"{board}: {text.text_content()}"
                     assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], f"{board}: {text.text_content()}"
+
+
+@pytest.mark.servers
+def test_in_a_browser_notes_are_asked_when_somebody_unfolds_them(filled: Lake, browser: Browser) -> None:
+    found = {"protocol": "cardinal", "rule": "cardinal.noted", "severity": "note", "message": "m", "arrived_at_ns": TEN}
+    shutil.rmtree(filled.table_path("gold.cardinal_found"))
+    write(filled, "gold.cardinal_found", found)
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/cardinal") as page:
+        notes = page.locator("#notes")
+        assert "cardinal.noted" not in str(notes.text_content())
+        notes.locator("summary").click()
+        notes.get_by_text("cardinal.noted").wait_for()
 
 
 @pytest.mark.servers
@@ -1003,7 +1114,8 @@ def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Bro
         assert url
         assert line.replace(url[0], f"http://{ports.HOST}:{ports.DASHBOARD}/") in (DOCS / "dashboards.md").read_text()
         with browsing.page(browser, url[0]) as page:
-            assert page.locator(".empty").count() == len(boards.boards()["overview"].charts)
+            asked = [chart for chart in boards.boards()["overview"].charts if not chart.folded]
+            assert page.locator(".empty").count() == len(asked)
             assert "`" not in page.locator("#lake").inner_text()
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "stopped\n"
@@ -1102,7 +1214,7 @@ def test_a_scrape_counts_rows_again_only_if_there_are_other_ones(filled: Lake, m
         mode="append",
     )
     scraped()
-    assert ["gold.cardinal_stalls" in statement for statement in ran] == [True]
+    assert ["gold.cardinal_stall_spans" in statement for statement in ran] == [True]
 
 
 def test_the_ui_serves_metrics_beside_it(

@@ -5,8 +5,8 @@
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 let drawn = [];
-// Pixels of a row of the grid and of the gap between cards, of an entry of a legend, of its symbol and of an axis.
-const ROW = 8, GAP = 16, ENTRY = 165, SYMBOL = 40, AXIS = 60;
+// Pixels of a row of the grid and of the gap between cards, of a letter of a legend, of its symbol and of an axis.
+const ROW = 8, GAP = 16, LETTER = 6.5, SYMBOL = 40, AXIS = 60;
 // Pixels up to which a movement of the pointer is a click.
 const CLICK = 5;
 
@@ -40,6 +40,8 @@ async function draw(plot) {
     plot.ariaLabel = "Arrow keys go from mark to mark, Enter shows the rows of one";
     plot.onkeydown = (event) => walk(plot, fields, event);
   }
+  const isCut = [...plot.querySelectorAll("text")].some((text) => text.textContent.endsWith("…"));
+  plot.parentElement.querySelector(".cut").hidden = !isCut;
   plot.dataset.state = "drawn";
 }
 
@@ -60,14 +62,16 @@ function walk(plot, fields, event) {
 
 // Labels and legends as a narrow screen has room for.
 function fit({ encoding: { x, y, color } }, width) {
-  const labels = Math.min(y.axis.labelLimit, Math.round(width * 0.4));
+  const labels = Math.min(y.axis.labelLimit, Math.round(width * 0.45));
   // The title above narrowed labels begins where they do.
   if (y.axis.titleX && labels < y.axis.labelLimit) Object.assign(y.axis, { titleAlign: "left", titleX: -labels });
   y.axis.labelLimit = labels;
   const room = width - (y.type === "ordinal" ? labels : AXIS);
   if (color?.legend?.columns) {
-    color.legend.columns = Math.max(1, Math.floor(room / ENTRY));
+    const longest = Math.max(...(color.legend.values ?? color.scale.domain).map((name) => String(name).length));
+    color.legend.columns = Math.max(1, Math.floor(room / (longest * LETTER + SYMBOL)));
     color.legend.labelLimit = Math.round(room / color.legend.columns) - SYMBOL;
+    color.legend.titleLimit = Math.round(room);
   }
   if (x.type === "ordinal") x.axis.labelOverlap = true;
   else x.axis.tickCount = Math.min(x.axis.tickCount, Math.ceil(room / AXIS));
@@ -127,7 +131,7 @@ async function fill(card) {
 }
 
 async function all() {
-  const cards = [...document.querySelectorAll("[data-card]")];
+  const cards = [...document.querySelectorAll("[data-card]")].filter((card) => !card.querySelector("details:not([open])"));
   // A few at a time: each is a query.
   const next = async () => { for (let card; (card = cards.shift()); ) await fill(card); };
   await Promise.all([next(), next(), next()]);
@@ -167,4 +171,7 @@ document.querySelectorAll("form.span").forEach((form) => {
   form.addEventListener("submit", () => { for (const field of form.elements) field.disabled = !field.value && field.name; });
 });
 document.querySelectorAll(".card.wide .body").forEach(begin);
+document.querySelectorAll("[data-card] > details").forEach((folded) => {
+  folded.addEventListener("toggle", () => folded.open && fill(folded.parentElement));
+});
 all().then(() => refresh && again());
