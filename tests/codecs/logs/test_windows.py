@@ -114,7 +114,7 @@ def lasting(rows: Iterable[Row]) -> tuple[Counter[str], dict[bytes, Any]]:
     return said, connections
 
 
-@pytest.mark.parametrize("first", fast_first(range(0, 1000, MANY)))
+@pytest.mark.parametrize("first", fast_first(range(0, 1000, MANY), most=4))
 def test_windows_cut_anywhere_give_the_rows_of_one(first: int) -> None:
     for seed in range(first, first + MANY):
         rows = rows_of(network(seed))
