@@ -108,12 +108,12 @@ def _expression(phrase: str) -> str:
 
 
 def _blank(part: re.Match[str]) -> str:
-    """As many lines as `part`, without its text."""
+    """A blank text with as many lines as `part`."""
     return re.sub(r"[^\n]", " ", part[0])
 
 
 def _masked(code: re.Match[str]) -> str:
-    """As many lines and characters as `code`, none of them a letter or a space: words around it are no phrase."""
+    """A text with the lines and characters of `code`, without a letter or a space: words around it are no phrase."""
     return re.sub(r"[^\n]", "·", code[0])
 
 

@@ -46,7 +46,7 @@ class Start:
     by_creation: bool = False
 
 
-#: As bymux says: no streams, and no credit.
+#: The start that bymux defines: no streams, and no credit.
 VANILLA: Final = Start({}, {}, True)
 
 

@@ -22,7 +22,7 @@ from wirehouse_codecs.captures.source import Origin
 PIECE_BYTES: Final = 4 << 20
 #: A capture is read in pieces of this size.
 BLOCK_BYTES: Final = 1 << 20
-#: So much of a long first line is read to see what the file is.
+#: Maximum length that is read of a long first line, to see what the file is.
 FIRST_LINE_BYTES: Final = 24 << 20
 #: A batch ends when it has this many rows, or this many bytes.
 MOST_ROWS: Final = 4_096

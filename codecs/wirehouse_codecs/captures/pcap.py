@@ -102,7 +102,7 @@ class Packet(NamedTuple):
 
     #: Nanoseconds since 1970 UTC, limited to the range of 64 bits; None for a packet without a time.
     ts_ns: int | None = None
-    #: As registered at tcpdump.org/linktypes.html.
+    #: The number that tcpdump.org/linktypes.html registers.
     link_type: int | None = None
     #: Length on the wire; `data` may have fewer bytes.
     original_length: int | None = None

@@ -25,7 +25,7 @@ from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
 #: Number of packets at the start of a capture that are examined.
 HEAD_PACKETS: Final = 10_000
 HEAD_BYTES: Final = 4_096
-#: So many times as many messages show which way a connection is to be read.
+#: Factor between the numbers of messages from which one way of reading is clearly the right one.
 FAR_MORE: Final = 2
 
 

@@ -78,7 +78,7 @@ class OckamOptions(OptionTable):
     service: str | None = None
     envelope: EnvelopeChoice = EnvelopeChoice.AUTO
     index_convention: IndexConvention = IndexConvention.NEXT
-    #: So long a request may be open, in seconds of arrival.
+    #: How long a request may be open, in seconds of arrival.
     answer_timeout_s: int | float = 3600
     #: Local addresses of stream services and of index services.
     stream_services: tuple[str, ...] = ("stream", "stream_kafka", "stream_service")

@@ -232,7 +232,7 @@ SET_RULES: Final = frozenset(
         "saved_index_lowered",
     }
 )
-#: Those that a connection breaks by itself too.
+#: Rules that a connection breaks by itself too.
 ALSO_OF_A_MESSAGE: Final = frozenset(
     {"address_not_from_init", "address_changed", "index_decreases", "create_other_name", "saved_index_lowered"}
 )

@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def lake(self) -> Lake:
-        """As its configuration and environment say."""
+        """The lake of its configuration and environment."""
         root = self.environment.get(config.ROOT_VARIABLE)
         lake = config.load(self.file)
         return replace(lake, root=root) if root else lake
@@ -65,7 +65,7 @@ class Scene:
         return [sys.executable, "-c", _PROGRAM, "--config", str(self.file), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `wirehouse ARGUMENTS`, the leader of a group of its own; what it says is kept in a file."""
+        """Start `wirehouse ARGUMENTS`, the leader of a group of its own; what it prints is kept in a file."""
         with (self.folder / "output.log").open("ab") as output:
             return subprocess.Popen(
                 self.command(*arguments),

@@ -290,7 +290,7 @@ def _with_broker() -> Mapping[str, str]:
 
 
 def in_topics(sources: list[Source]) -> list[Source]:
-    """Those of messages, as records of topics of their own."""
+    """The sources of messages, as records of topics of their own."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 

@@ -286,7 +286,7 @@ def _report_silent(known: Planner, first: str, last: str) -> None:
 
 
 def _connected(lake: Lake, sources: set[str], condition: str = "true") -> set[str]:
-    """Those of `sources` with connections that meet the condition."""
+    """The sources with connections that meet the condition."""
     from wirehouse_pipelines.query import sql
 
     if not sources:

@@ -31,7 +31,7 @@ from wirehouse_pipelines.storage.storage import Storage, StorageError, is_local,
 OLDEST_PYTHON = (3, 11)
 #: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
 LEAST_FREE_BYTES = 2 << 30
-#: Of the JVM and of Python's workers beside it.
+#: Memory of the JVM and of Python's workers beside it.
 LEAST_MEMORY_BYTES = 4 << 30
 #: The default ports of commands.
 PORTS = {
@@ -46,7 +46,7 @@ _PROBE = "doctor"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was checked, its state, and how to fix it if necessary."""
+    """A check, its state, and how to fix it if necessary."""
 
     what: str
     state: str

@@ -72,7 +72,7 @@ _CLOCK: Final = {
     "seconds": "%H:%M:%S",
     "milliseconds": "%H:%M:%S.%L",
 }
-#: From none to most, so that most stands out from the background.
+#: Colours from none to most, so that most stands out from the background.
 _RAMPS: Final = {"light": ("#dce7fb", "#1d4796"), "dark": ("#26344f", "#a9c4ff")}
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 

@@ -365,9 +365,9 @@ class _Shown:
         self.messages: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
         self.rules: Counter[tuple[str, str]] = Counter()
-        #: Those that messages hold, by their verdict.
+        #: Number of entries in messages, by their verdict.
         self.entries: Counter[str] = Counter()
-        #: Of the servers.
+        #: The servers' ports.
         self.ports: set[int] = set()
         #: Connections in the table, by the order in which they come.
         self._connections: dict[bytes, int] = {}

@@ -32,7 +32,7 @@ from wirehouse_pipelines.tables import Table, all_tables
 
 #: Maximum number of rows shown for one key.
 MOST_ROWS: Final = 10
-#: Of a key or value so many bytes are shown.
+#: Maximum number of bytes of a key or value that are shown.
 SHOWN_BYTES: Final = 16 << 10
 #: The columns that locate a row, if its table has no key.
 _PLACE: Final = (
@@ -255,7 +255,7 @@ def _found(lake: Lake, source: str, what: str, capture_id: bytes, number: int | 
     if number is None:
         return Found(what, manifest)
     name, record = _record(lake, manifest, number)
-    # Of what is long the first piece is shown.
+    # Of a long record, the first piece is shown.
     long = record.get("part") and record["data"] is not None
     first = _record(lake, manifest, number - record["part"])[1] if long else None
     return Found(what, manifest, number, name, record, first)

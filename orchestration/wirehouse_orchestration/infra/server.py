@@ -227,7 +227,7 @@ class _Place:
             end = time.monotonic() + STOP_SECONDS
             while (pids := self.pids()) and time.monotonic() < end:
                 for pid in pids:
-                    # Of one that this process started.
+                    # A child of this process has to be waited for.
                     with suppress(ChildProcessError):
                         os.waitpid(pid, os.WNOHANG)
                 time.sleep(0.1)

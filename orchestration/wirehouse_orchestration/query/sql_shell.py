@@ -45,7 +45,7 @@ class CommandError(UsageError):
 
 @dataclass
 class Shell:
-    """What was chosen at the prompt."""
+    """The lake and the settings that were chosen at the prompt."""
 
     lake: Lake
     form: str = "table"
@@ -191,7 +191,7 @@ def _history(lake: Lake) -> History:
     place = Path(lake.home, HISTORY)
     try:
         if lake.home != lake.root:
-            # Of a lake in a bucket nobody else makes it.
+            # If the lake is in a bucket, nothing else creates its local folder.
             place.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(place, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:

@@ -94,7 +94,7 @@ class _Topics:
         self._found: set[tuple[str, str | None]] = set()
 
     def take(self, rows: pa.RecordBatch, is_reorg: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Those of these rows that are new."""
+        """The rows that are new."""
         columns = {"source": rows.column("source"), "topic": rows.column("topic"), "reorg": is_reorg}
         seen = pa.table(columns).group_by(["source", "topic"], use_threads=False).aggregate([("reorg", "any")])
         new = [

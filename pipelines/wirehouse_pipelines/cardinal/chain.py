@@ -165,7 +165,7 @@ _TABLES: Final[Mapping[type, tuple[str, Callable[[Any], dict[str, Any]]]]] = {
     events.ReorgRow: (REORGS, _reorg),
     events.LocatedFinding: (FOUND, _found),
 }
-#: Of the rows of a table with equal values here the window's last one counts.
+#: Among rows of a table with equal values here, the window's last one counts.
 _ENTITY: Final = {CHAIN: ("block_hash", "valid_from_ns"), REORGS: ("capture_id", "record_number")}
 
 _Row = tuple[str, dict[str, Any]]

@@ -170,7 +170,7 @@ def received(messages: pa.RecordBatch) -> Iterator[Received]:
             yield Received(place(row), _message(row))
 
 
-#: So many messages are Python objects at once.
+#: Maximum number of messages that are Python objects at once.
 _SLICE: Final = 2_000
 
 

@@ -69,7 +69,7 @@ _EVENTS: Final = pa.schema(
         ("order_rank", pa.int64()),
     ]
 )
-#: As events.order_of.
+#: The order of events, the same as events.order_of.
 _ORDER: Final = (
     *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "connection_id"),
     *("order_byte", "order_rank", "call"),
@@ -100,7 +100,7 @@ def _values(kind: type[Told], columns: Sequence[str]) -> Callable[[Any], Any]:
 #: A rule is reported once, and so is a decision in a window: when it is made, or at the window's end if it isn't.
 _ONCE: Final = (Found, DecisionRow)
 _VALUES: Final = {kind: _values(kind, schema.names) for kind, schema in _SCHEMAS.items()}
-#: Of the rows of the others with equal values here the window's last one counts.
+#: Among rows of the other kinds with equal values here, the window's last one counts.
 _ENTITY: Final = {
     kind: _values(kind, [column for column in all_tables()[name].key if column != "source"])
     for kind, name in _TABLE_OF.items()
@@ -172,7 +172,7 @@ class _Service(KeyFold):
         return pa.concat_batches([_rows(told), state])
 
     def _final(self, told: Iterable[Told]) -> list[Told]:
-        """Those that stay as they are. Of the others the window's last one counts."""
+        """The rows that are final at once. Of the others, the window's last one counts."""
         final = []
         for one in told:
             if type(one) in _ONCE:

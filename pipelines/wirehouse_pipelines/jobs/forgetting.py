@@ -71,7 +71,7 @@ def _left(lake: Lake) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was deleted of a source."""
+    """Counts of what was deleted of a source."""
 
     source: str
     #: Number of captures that it had landed.
@@ -222,7 +222,7 @@ def purge(lake: Lake, held: Held) -> list[upkeep.Freed]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was searched for a capture without finding anything of it."""
+    """Counts of what was searched for a capture without finding anything of it."""
 
     #: Landed objects.
     objects: int

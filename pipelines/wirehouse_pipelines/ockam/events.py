@@ -170,7 +170,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
     message = dict(zip(names := ("stream_name", "partition", "index"), of(rows, "message", *names), strict=True))
     client_id, route, pulled = of(rows, "message", "client_id", "return_route", "messages")
     unsure, late = of(rows, "answers", "unsure", "late")
-    # Of an unsure answer it isn't known which request it answers.
+    # It isn't known which request an unsure answer answers.
     answered = {
         known: pc.if_else(pc.invert(unsure), of(rows, "answers", name)[0], None)
         for name, known in (

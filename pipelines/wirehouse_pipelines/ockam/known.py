@@ -104,7 +104,7 @@ class Connections:
 
     lake: Lake
     files: Mapping[Place, tuple[list[str], list[str]]]
-    #: What was read last: the batches of a file come one after another.
+    #: The standing that was read last: the batches of a file come one after another.
     _last: tuple[Place, Standing] | None = field(default=None, init=False)
 
     def at(self, place: Place) -> Standing:

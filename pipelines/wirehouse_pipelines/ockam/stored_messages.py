@@ -156,7 +156,7 @@ def _fold(
 
 def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
     """`rows` with the digests of their data. Equal data of neighbours are looked at once."""
-    # Of an unsure answer the data are shown, and not compared.
+    # The data of an unsure answer are shown, and not compared.
     data = pc.if_else(pc.fill_null(rows.column("unsure"), False), None, rows.column("data")).dictionary_encode()
     # The first 60 bits of a hash that a sender can't collide.
     digests = [int.from_bytes(sha256(one).digest()[:8]) >> 4 for one in data.dictionary.to_pylist()]
@@ -174,7 +174,7 @@ def _told(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterato
     least = np.minimum.reduceat(np.asarray(pc.fill_null(digest, 2**63 - 1)), begins)
     greatest = np.maximum.reduceat(np.asarray(pc.fill_null(digest, -1)), begins)
     ends = np.append(begins[1:], rows.num_rows)
-    # Of a message whose data differ one observation after another is judged.
+    # If the data of a message differ, its observations are judged one after another.
     differ = [rows.slice(begins[at], ends[at] - begins[at]) for at in np.flatnonzero(least < greatest)]
     if found := [one for message in differ for one in _changed(message, alive)]:
         yield FOUND, pa.RecordBatch.from_pylist(found, schema=_FOUND)

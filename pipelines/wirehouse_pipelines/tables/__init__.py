@@ -52,9 +52,9 @@ class Column:
     comment: str
     #: The columns that a STRUCT is made of, if they were given as such.
     fields: tuple[Column, ...] = ()
-    #: Of a view that unfolds a table: the SQL that gives the column; None for what has its name there.
+    #: For a view that unfolds a table: the SQL that gives the column; None for what has its name there.
     of: str | None = None
-    #: Of a time: the column that it is computed from, which is nanoseconds since 1970 or the name of a window.
+    #: For a time: the column that it is computed from, which is nanoseconds since 1970 or the name of a window.
     time_of: str | None = None
 
     @property
@@ -97,7 +97,7 @@ class Table:
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table. It gives the
     #: columns but for times, which `statement` adds.
     view: str | None = None
-    #: Of an entity's history: the name of the view of its newest rows.
+    #: For an entity's history: the name of the view of its newest rows.
     entity: str | None = None
     #: Carried state, or what the stages of a job pass on: not shown to people.
     internal: bool = False
@@ -116,7 +116,7 @@ class Table:
 
     @property
     def reads(self) -> list[str]:
-        """Of a view: the tables and views that its SELECT names, in its order."""
+        """The tables and views that a view's SELECT names, in its order."""
         return list(dict.fromkeys(NAMED.findall(self.view or "")))
 
     @property

@@ -169,7 +169,7 @@ class _Replay:
 
     def _begin(self) -> None:
         self._at = self._offset if not self._index else 0
-        #: Of the bytes of the payload; None: some of them aren't here.
+        #: The hash of the payload's bytes; None: some of them aren't here.
         self._hash = None if self._at else hashlib.blake2b(digest_size=DIGEST_BYTES)
 
     @property
@@ -187,7 +187,7 @@ class _Replay:
         return known
 
     def take(self, row: Row) -> Found | None:
-        """What the next message of the side breaks: of several rules the first one."""
+        """The rule that the next message of the side breaks: the first one of several."""
         kind = row["kind"]
         if self._over or (kind in ("notify", "skip_bytes") and not row["count"] and not self._is_empty(kind)):
             return None
@@ -262,7 +262,7 @@ class _Replay:
         self._pass(int(row["count"]))
 
     def _take_metadata(self, row: Row) -> Iterator[Found]:
-        """From here on the session knows how long payloads are."""
+        """End the replay: with metadata, the session itself knows how long payloads are."""
         yield from ()
         self._over = True
 

@@ -71,7 +71,7 @@ def received(connection: Connection, piece: Data) -> int:
 
 
 def peer_received(connection: Connection, options: BambooOptions) -> Callable[[Role, int], int]:
-    """As `Connection.peer_received`, by role."""
+    """`Connection.peer_received` by role."""
     sides = {options.role_of(side): side for side in Direction}
     return lambda role, byte_end: connection.peer_received(sides[role], byte_end)
 

@@ -155,7 +155,7 @@ class Pairs:
     def __init__(self, options: BambooOptions, log: Log, snapshot: str | None) -> None:
         self.options, self._log = options, log
         self._numbers = 0
-        #: Those that aren't over, in the order in which they began.
+        #: Pairs that aren't over, in the order in which they began.
         self._pairs: dict[int, Pair] = {}
         if snapshot is not None:
             self._restore(PAIRS_CODEC.read(snapshot))

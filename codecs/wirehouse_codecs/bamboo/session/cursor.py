@@ -338,7 +338,7 @@ class Turn:
 
     sender: Cursor
     receiver: Cursor
-    #: Of the receiver.
+    #: The settings of the receiver.
     settings: Settings
     #: The payload size of an entry of the log. None: unknown.
     size_of: SizeOf = field(repr=False)

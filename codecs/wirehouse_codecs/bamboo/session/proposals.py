@@ -194,7 +194,7 @@ class Heard(NamedTuple):
 class LastPiece:
     """A whole piece, while it may still be retracted."""
 
-    #: Of the packet that completed it.
+    #: The first byte of the packet that completed it.
     byte_start: int
     #: The entry rule that the piece breaks, judged without the signature.
     rule: str | None = None
@@ -212,7 +212,7 @@ class Assembly:
     #: None: bytes are unknown, or there are too many to hold or to report.
     data: bytearray | None = field(default_factory=bytearray)
     packets: int = 0
-    #: Of bytes that aren't held; and how many came.
+    #: The digest of bytes that aren't held; and how many came.
     digest: Digest | None = None
     size: int = 0
 
@@ -359,7 +359,7 @@ class Proposal:
         return self.plan.start <= ends[1] and other.plan.start <= ends[0]
 
     def yields_to(self, other: Proposal) -> bool:
-        """Of two that overlap, whether this one is dropped."""
+        """Whether this proposal is dropped when the two overlap."""
         mine, others = self.plan.start, other.plan.start
         return mine > others or (mine == others and self.proposer is Role.REACTIVE)
 

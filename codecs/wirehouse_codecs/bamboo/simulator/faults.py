@@ -39,9 +39,9 @@ class Fault:
     window: int = 1024
     #: Rules that are broken by it, too.
     also: tuple[str, ...] = ()
-    #: Of a rule of entries: what a file has.
+    #: For a rule of entries: what a file has.
     entries: Make | None = None
-    #: What is broken, of faults with other names.
+    #: What is broken, for faults with other names.
     rule: str | None = None
 
     def manner(self, client: Role, *, two_connections: bool) -> Manner:
@@ -92,7 +92,7 @@ def _entry(make: Make, sentence: str = "", *, shown: bool = True, also: tuple[st
 
 
 _TAG, _SEQ = 0, 2 + AUTHOR_BYTES
-#: Of the payload's hash, from the end.
+#: Position of the payload's hash, from the end.
 _HASH: Final = -(SIGNATURE_BYTES + yamf.HASH_BYTES)
 
 #: By the rule that is broken.

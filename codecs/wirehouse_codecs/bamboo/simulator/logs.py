@@ -21,7 +21,7 @@ _TEXT_WORDS: Final = 8_000
 _WORDS: Final = 300
 _SIZES: Final = 509
 _LETTERS: Final = "aabcdeeefghiiklmnnoooprsttuvw"
-#: Of a log that isn't kept, hashes are forgotten after so many entries.
+#: A log whose entries aren't kept forgets old hashes each time after this many entries.
 _PRUNED_EVERY: Final = 1024
 #: The first byte of an entry's metadata on the data channel.
 _METADATA: Final = {REGULAR: b"\x80", END_OF_LOG: b"\x81"}

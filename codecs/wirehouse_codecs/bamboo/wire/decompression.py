@@ -45,7 +45,7 @@ _MORE_TO_COME: Final = Inflation()
 class Inflating:
     """The compressed payloads of a side: the bytes of an incomplete packet, and how much may still be decompressed."""
 
-    #: Of a packet.
+    #: The largest compressed size of a packet.
     max_compressed_bytes: int
     #: Bytes that payloads may still be decompressed to, beyond those that are free.
     left: int
@@ -93,5 +93,5 @@ def is_whole(packet: DataPacket) -> bool:
 
 
 def _freely(packet: CompressedPayload, most: tuple[int, int]) -> int:
-    """So many bytes, and so many for each of the packet's own."""
+    """Number of bytes that a payload may have in any case: a constant, and some for each compressed byte."""
     return most[0] + most[1] * packet.compressed_size

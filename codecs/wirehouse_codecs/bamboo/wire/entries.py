@@ -345,7 +345,7 @@ def following(entries: pa.Array) -> tuple[Array, dict[str, pa.Array]]:
         "lipmaalink": (scanned.links_at, right & (scanned.links == 2)),
         "backlink": (scanned.links_at + (scanned.links - 1) * yamf.HASH_BYTES, right & (scanned.links > 0)),
         "payload_hash": (hash_at, right),
-        # As long as a hash, and without what that begins with.
+        # Its slice has the length of a hash without its prefix.
         "signature": (hash_at + yamf.HASH_BYTES - len(yamf.PREFIX), right),
     }
     columns = {}

@@ -199,7 +199,7 @@ def _read_line(text: bytes) -> tuple[bytes, bytes | None] | str:
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         return f"a line of more than {MOST_VALUES} values"
     try:
-        # Of bytes, other encodings would be taken too.
+        # Decoding first: json.loads would accept bytes in other encodings too.
         row = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return "no JSON"

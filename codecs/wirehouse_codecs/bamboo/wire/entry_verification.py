@@ -97,7 +97,7 @@ class Verification(NamedTuple):
 
 #: Author and log id.
 LogOf = tuple[bytes, int]
-#: Of entries that are correctly encoded, by hash: their log.
+#: The log of each correctly encoded entry, by hash.
 Elsewhere = Mapping[bytes, LogOf]
 
 
@@ -423,7 +423,7 @@ class _Log:
     """The distinct entries of one author and log id, ascending; of one sequence number in the order they came in."""
 
     entries: list[_Known]
-    #: From this sequence number on, a payload of the wrong size makes the log invalid.
+    #: A payload of the wrong size makes the log invalid from this sequence number on.
     invalid_from: int | None = None
     #: By position, the first proof of a fork there.
     forks: dict[int, tuple[Proof, int, int]] = field(default_factory=dict)
@@ -509,7 +509,7 @@ def _judge_end(log: _Log) -> None:
 
 
 def _leave_partings(log: _Log) -> None:
-    """Of the proofs leave those of positions at which branches part, not where they only go on from an earlier fork.
+    """Keep the proofs of positions at which branches part, not of those where they only go on from an earlier fork.
 
     The earliest one is such a position, and each later one where two entries go on from the same one, or one goes on
     from an end-of-log entry. What else is odd there may be of the branches that are known.

@@ -89,7 +89,7 @@ class _ChannelState:
     reader: ChannelReader
     #: Where in the connection its unfinished packet begins.
     begun_at: int = 0
-    #: So many bytes are left of a packet that missing bytes cut.
+    #: Number of bytes left of a packet that missing bytes cut.
     skip: int = 0
     #: What looks for the next packets, once missing bytes cut one whose end isn't known.
     search: Writes | None = None
@@ -353,7 +353,7 @@ class Reader:
         return None if begun is None else (begun, carried.begun_at)
 
     def go_on(self, role: Role, received_bytes: int) -> None:
-        """So much was received of a side, and read elsewhere."""
+        """Note that the first `received_bytes` bytes of a side were received, and read elsewhere."""
         self._sides[role].received_bytes = self._sides[role].captured_to = received_bytes
 
     def read_on(self, role: Role, begun: bytes, read_bytes: int, begun_at: int) -> None:
@@ -477,7 +477,7 @@ class Reader:
         ]
 
     def rest(self, role: Role) -> Rest | None:
-        """What was captured and not read, once the connection has ended."""
+        """The bytes that were captured and not read, once the connection has ended."""
         side = self._sides[role]
         if side.stopped is None:
             return None

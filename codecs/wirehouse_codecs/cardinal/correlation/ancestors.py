@@ -107,7 +107,7 @@ class Ancestors:
         least = self._topics.least_read_for_ancestor(has_messages=node is not None, over=over)
         if least is None:
             return False
-        # Of the number the low 32 bits count. The number meant is the nearest to what was read.
+        # Only the low 32 bits of the number count. The number meant is the nearest to what was read.
         near = least + ((number - least + (1 << 31)) & ((1 << 32) - 1)) - (1 << 31)
         return near >= self._canonical.highest_gap and (over or near + self._threshold < least)
 

@@ -82,7 +82,7 @@ class Assembled(NamedTuple):
     batch: Array
     completed: Array
     duplicates: Array
-    #: What was expected of tracked entries and received, by name.
+    #: The expected and received counts of tracked entries, by name.
     counts: pa.ListArray
     #: The keys that the regular blocks set and delete: block, row of the message, key, value (null: it is deleted).
     #: They are built when they are asked for.
@@ -224,7 +224,7 @@ def _slots(bounds: Array, *lists: Array) -> Array:
 
 
 def _counts(data: Array, entries: Array, rows: Array, batches: Array) -> pa.ListArray:
-    """Of each regular block, what its tracked entries wanted, by name. `batches` are -1 for other blocks."""
+    """The expected counts of each regular block's tracked entries, by name. `batches` are -1 for other blocks."""
     found, sizes = [], np.zeros(len(batches) + 1, np.int64)
     for block, batch in enumerate(batches.tolist()):
         if batch < 0:

@@ -96,7 +96,7 @@ class CallRows:
     def find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
     ) -> None:
-        """Of the rules that a message breaks the first counts."""
+        """Report the first of the rules that a message breaks, in the order of the rules."""
         if broken:
             rule, message = min(broken, key=lambda one: _ORDER[one[0]])
             self.find(rule, message, place, where, rpc, number)
@@ -108,18 +108,18 @@ class CallRows:
         self._log.find(RULE[rule], message, place, where, **self.about(rpc), block_number=number)
 
     def received(self, where: Where) -> int | None:
-        """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
+        """Bytes of the other side that a message's sender had received, at most; None = unknown, in a log."""
         if self._connection is None:
             return None
         return self._connection.peer_received(where.direction, where.byte_end)
 
     def is_late(self, where: Where | None) -> bool | None:
-        """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
+        """Whether the time when it was sent is unknown; None = in a log, or at the end of a connection."""
         if self._connection is None or where is None:
             return None
         return self._connection.sides(where.direction)[0].is_late(where.byte_end)
 
     @property
     def uncaptured(self) -> set[Direction]:
-        """Sides of which nothing was captured: they may have said anything."""
+        """Sides of which nothing was captured: they may have sent anything."""
         return set() if self._connection is None else set(self._connection.uncaptured_sides)

@@ -393,7 +393,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         **{(state, Input.SKIP): Step(State.SKIPPED, _skip) for state in (*OPEN_STATES[1:], State.UNKNOWN)},
         **{(state, Input.RESEND): Step(State.RESEND, _resend) for state in (*OPEN_STATES, State.UNKNOWN)},
         **{(state, Input.END_OF_STREAM): Step(State.NODE_ENDED, _node_ends) for state in (*OPEN_STATES, State.UNKNOWN)},
-        # Of what the node says to a publisher that has ended, only that it ends too counts.
+        # After the publisher has ended, all that counts of what the node sends is that it ends too.
         (State.PUBLISHER_ENDED, Input.END_OF_STREAM): Step(State.PUBLISHER_ENDED),
         # The end
         **{

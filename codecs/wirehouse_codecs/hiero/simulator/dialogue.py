@@ -64,7 +64,7 @@ NS_PER_MS: Final = 1_000_000
 #: What is said next is said after this.
 LATENCY_NS: Final = 100_000
 C, S = Direction.CLIENT, Direction.SERVER
-#: Of clients: above those of nodes, so that a capture without handshakes tells the sides.
+#: Clients' ports are above those of nodes, so that the sides are known also in a capture without handshakes.
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
 MIXED: Final = "mixed"

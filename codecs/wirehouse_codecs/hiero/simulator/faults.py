@@ -574,7 +574,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         ),
     }
 )
-#: Those that a profile has words for.
+#: The faults that each profile has words for.
 FAULTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {profile: tuple(name for name, fault in FAULTS.items() if profile not in fault.lacking) for profile in PROFILES}
 )

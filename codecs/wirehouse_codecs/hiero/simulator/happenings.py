@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: The first gap before a publisher comes back, at least; each is twice the one before.
 _GAP_NS: Final = 100 * NS_PER_MS
-#: Of rounds of the network: gaps are longer than what is said meanwhile.
+#: Number of rounds of the network in a gap: gaps are longer than what is sent meanwhile.
 _ROUNDS_A_GAP: Final = 8
 _ATTEMPTS: Final = 3
 #: A node misses so many blocks when its publishers are away, for a short time and for a longer one.

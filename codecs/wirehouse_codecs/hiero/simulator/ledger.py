@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: An item's tags and lengths, of two bytes each: its entry, its kind, and field 1000 with the filler.
 _HEAD_BYTES: Final = 10
-#: So that all its lengths have two bytes.
+#: The least item size with which all its lengths have two bytes.
 LEAST_ITEM_BYTES: Final = 138
 MOST_ITEM_BYTES: Final = 16_000
 #: A threshold signature with its proof.

@@ -48,12 +48,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The node's name, as tables have it."""
         return f"{self.endpoint.address} {self.endpoint.port}"
 
     @property
     def reported(self) -> int:
-        """The last block, as the node says it."""
+        """The last block, as the node reports it."""
         return NO_BLOCK if self.last is None else self.last
 
     @property

@@ -40,15 +40,15 @@ from wirehouse_codecs.hiero.wire.items.kinds import (
 )
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
 
-#: So many proofs of a block are decoded; real ones have one. A header, footer or proof that is larger isn't: of a proof
-#: the block is told.
+#: Maximum number of proofs of a block that are decoded; real ones have one. Headers, footers and proofs that are larger
+#: than MOST_BODY_BYTES aren't decoded: only the block of such a proof is reported.
 MOST_PROOFS: Final = 16
 MOST_BODY_BYTES: Final = 1 << 18
 _HEAD_BYTES: Final = 32
-#: So many numbers of items are counted apart; the rest is one.
+#: Maximum number of different item numbers that are counted apart; others are counted together.
 MOST_NUMBERS: Final = 64
 OTHER_NUMBERS: Final = -1
-#: So many findings are kept of a block.
+#: Maximum number of findings that are kept of a block.
 MOST_BROKEN: Final = 32
 
 
@@ -244,7 +244,7 @@ class BlockBuilder:
             self._break("structure", f"{item_name(int(between[0]))} after the footer", once=True)
 
     def _end(self, items: Items, number: int, end: int) -> int:
-        """From where on an item of `number` stands before what follows; `end` = there is none."""
+        """The position from which an item of `number` stands before what follows; `end` = there is none."""
         if number in self.counts:
             return 0
         return items.where(number)[0] if number in items.counts else end

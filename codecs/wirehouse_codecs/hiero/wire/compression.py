@@ -19,7 +19,7 @@ IDENTITY: Final = "identity"
 #: A message inflates to so many times its size, of which the first bytes are not judged.
 UNJUDGED_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 18
-#: So much is inflated to tell whether it can be.
+#: Number of bytes that are inflated to see whether the rest can be.
 PROBED_BYTES: Final = 256
 #: How zlib data begins (RFC 1950): the method and a window, then a check of both, without a dictionary.
 _ZLIB: Final = tuple(

@@ -114,7 +114,7 @@ class Entry:
 
     timestamp: Timestamp = field(default_factory=Timestamp)
     call_id: int = 0
-    #: From 1 on.
+    #: Its number within the call, from 1 on.
     sequence_id_within_call: int = 0
     type: int = EntryType.UNKNOWN
     #: 1 = the client wrote it, 2 = the server.
@@ -303,7 +303,7 @@ def begins_log(start: bytes) -> bool:
     if len(head) < begin + length:
         return len(head) > begin and head[begin] in _TAGS
     first = decode(bytes(head[begin : begin + length]))
-    # Of what isn't one, much can be read as an entry that says nothing.
+    # Much that isn't an entry can be read as one without any content.
     return isinstance(first, Entry) and EntryType.UNKNOWN < first.type <= EntryType.CANCEL
 
 

@@ -37,7 +37,7 @@ class RootLayout(StrEnum):
 
     #: Newest: sixteen leaves, the last eight for extensions.
     SIXTEEN_LEAVES = "sixteen_leaves"
-    #: From HAPI 0.72: the same over eight leaves, as the single child of the top.
+    #: Since HAPI 0.72: the same over eight leaves, as the single child of the top.
     EIGHT_LEAVES = "eight_leaves_single_child"
     #: Up to about HAPI 0.62: an input and an output tree.
     TWO_SUBTREES = "two_subtrees"
@@ -50,7 +50,7 @@ class Family(StrEnum):
     PLAIN = "plain"
 
 
-#: Of the versions between, roots were never reproduced.
+#: Roots of the versions between these two were never reproduced.
 _PREFIXED_SINCE: Final = (0, 72, 0)
 _UNKNOWN_SINCE: Final = (0, 68, 0)
 #: Eight leaves were seen up to here, sixteen from there on; between them the next block tells.
@@ -58,7 +58,7 @@ _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
-#: Of fewer nodes the compiled loop costs more than it saves.
+#: Least size from which the compiled loop saves more than it costs.
 _COMPILED_FROM_BYTES: Final = 16 * HASH_BYTES
 
 

@@ -454,7 +454,7 @@ class Shape(NamedTuple):
     """What a message says about its call. None: it doesn't tell."""
 
     service: Service | None = None
-    #: Of the newer package.
+    #: Whether it is of the newer package.
     new: bool | None = None
 
 

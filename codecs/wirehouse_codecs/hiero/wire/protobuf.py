@@ -152,7 +152,7 @@ class Field:
     number: int
     name: str
     form: Form
-    #: Of a MESSAGE.
+    #: The layout of a MESSAGE.
     layout: Layout | None = None
     repeated: bool = False
     #: Is written even with its default, for its presence says something.

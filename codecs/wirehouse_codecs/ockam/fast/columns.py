@@ -99,7 +99,7 @@ class Arrays(NamedTuple):
         )
 
     def only(self, frames: Array | slice) -> Arrays:
-        """Those of some frames."""
+        """The arrays of some frames only."""
         return Arrays(*(np.ascontiguousarray(column[:, frames]) for column in self))
 
     def read(self, data: Array, envelope: Envelope) -> None:

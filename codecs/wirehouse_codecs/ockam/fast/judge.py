@@ -26,9 +26,9 @@ from wirehouse_codecs.ockam.wire.routed import Envelope
 
 Array = np.ndarray[Any, Any]
 
-#: So many messages are taken at once at least.
+#: Minimum number of messages that are taken at once.
 FEWEST_AT_ONCE: Final = 256
-#: More groups than one in so many messages aren't worth it.
+#: Minimum mean number of messages per group: with fewer, compiled loops aren't worth it.
 ROWS_A_GROUP: Final = 2
 _ROUTES: Final = ("onward_route", "return_route")
 _KINDS: Final = {
@@ -45,7 +45,7 @@ _COLUMNS: Final = (*_ROUTES, "client_id", "stream_name", "partition", "kind")
 class Group(NamedTuple):
     """Messages of one requester with one address, and about one index."""
 
-    #: As the log has it, and as the session remembers it.
+    #: The requester as the log has it, and as the session remembers it.
     requester: str
     asker: str
     #: The last hop on the side of the service; None = there is none.
@@ -131,7 +131,7 @@ class Plain:
         self._at_once = FEWEST_AT_ONCE
 
     def cost(self, rows: Rows) -> int:
-        """So many frames make it worth while to begin."""
+        """Minimum number of frames that make it worth while to begin."""
         return 16 + (len(rows.groups) + len(self.memory.requests) + len(self.memory.unsaved)) // 4
 
     def advance(self, rows: Rows, begin: int, held_back: Array) -> tuple[int, bool]:
@@ -339,7 +339,7 @@ class _State:
                 _import(stream.confirmed, slot, self.streams, self.stream_runs)
 
     def _data(self, number: int) -> bytes:
-        """What was pushed here."""
+        """The data that was pushed in this run."""
         row, numbers = self.requests[number, judge_loops.ROW], self._rows.arrays.numbers
         begin = int(numbers[loops.DATA, row])
         return bytes(self._rows.data[begin : begin + int(numbers[loops.DATA_BYTES, row])])

@@ -46,7 +46,7 @@ _INDEX_PARTITIONED_NAME: Final = np.frombuffer(b"stream_index_partitioned", np.u
 
 _UINT_BYTES: Final = 10
 _UNSIGNED, _BYTES, _TEXT, _ARRAY, _NULL = 0, 2, 3, 4, 0xF6
-#: As in routed.py; types of addresses are short here.
+#: Bounds as in routed.py; types of addresses are short here.
 _MOST_HOPS, _MOST_ADDRESS_BYTES, _MOST_TYPE = 64, 4096, 999
 _BACKSLASH, _HASH, _ZERO = 0x5C, 0x23, 0x30
 

@@ -88,7 +88,7 @@ class Connection:
     def __init__(self, reader: Reader, session: Session, options: OckamOptions) -> None:
         self.reader, self.session = reader, session
         self._plain = Plain(session, options)
-        #: So many pieces go the readable way, and so many did after compiled loops did not get far.
+        #: Number of pieces that still go the reference path, and that did after compiled loops did not get far.
         self._readable = 0
         self._patience = 1
 
@@ -326,7 +326,7 @@ class _Carried(NamedTuple):
     held: Array
     begins: Array
     sizes: Array
-    #: Of all.
+    #: The data of all of them.
     data: Array
 
     @classmethod

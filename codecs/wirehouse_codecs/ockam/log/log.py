@@ -47,7 +47,7 @@ from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
 SNAPSHOT_VERSION: Final = 7
-#: From so many bytes on a run is read on the fast path: of fewer its start costs more.
+#: Minimum size of a run that is read on the fast path: with fewer bytes its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
@@ -59,7 +59,7 @@ SECURE_CHANNEL: Final = "secure channel"
 MOST_CHANNELS: Final = 1_024
 _CHANNEL: Final = "0#secure_channel"
 
-#: Of unsigned 64-bit numbers.
+#: The type of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
 ROUTE_TYPE: Final = pa.list_(pa.string())
 MESSAGE_TYPE: Final = pa.struct(
@@ -172,7 +172,7 @@ class Conversation:
 
     @property
     def partial_at_ns(self) -> int | None:
-        """From when on it is known that messages of the connection are missing; None = none are."""
+        """The time since which messages of the connection are known to be missing; None = none are."""
         at_ns = self._session.coverage.partial_at_ns
         return None if at_ns is None else max(at_ns, self._connection.first.arrived_at_ns)
 
@@ -257,7 +257,7 @@ class Conversation:
         elif outcome.skip is not None:
             self._skip(received, outcome.skip)
         elif where.byte_end > where.byte_start:
-            # What was found at the frame itself comes last.
+            # A finding about the frame itself comes last.
             own = outcome.findings[-1] if received.rule is not None or received.decoded is not None else None
             finding = {
                 "rule": None if own is None else own.rule.id,

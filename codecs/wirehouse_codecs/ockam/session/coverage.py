@@ -35,11 +35,11 @@ class Sender(NamedTuple):
     is_behind: bool
     #: It had received the rest of a frame that is begun here. (One byte more may be a FIN, for which nobody waits.)
     knows_frame: bool
-    #: Of a response: it may answer what comes after it, or what is begun.
+    #: Whether a response may answer what comes after it, or what is begun.
     is_early: bool
-    #: Of a request: its answer may have come before it, and answered nothing then.
+    #: Whether the answer to a request may have come before it, and answered nothing then.
     may_be_answered: bool
-    #: Nobody knows when it was sent: its bytes, or some before them, came late.
+    #: Whether the time when it was sent is unknown: its bytes, or some before them, came late.
     is_late: bool = False
 
 
@@ -47,9 +47,9 @@ class Sender(NamedTuple):
 class Coverage:
     """What of both sides has come."""
 
-    #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
+    #: The time since which messages are known to be missed, 0 = from the beginning; None = none were.
     partial_at_ns: int | None = None
-    #: As `Outcome.missed`.
+    #: The same as `Outcome.missed`.
     missed: int = 0
     #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
     here: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
@@ -135,7 +135,7 @@ class Coverage:
     def take_undecodable(self, received: Received) -> None:
         """Bytes that are no message with a way to go, or that the capture lacks."""
         if received.direction in self.searched or (received.rule is None and not received.beyond_limit):
-            # What was held back comes with it.
+            # Frames that were held back come with it.
             self.gap = received.place
         if received.rule != "routed" and not received.beyond_limit:
             self.searched.add(received.direction)

@@ -40,12 +40,12 @@ class Answers:
     requested_at_ns: int
     request_byte_start: int
     request_capture_id: bytes
-    #: Of a pull.
+    #: The index and limit of a pull.
     index: int | None
     limit: int | None
-    #: Of a create: it had no name.
+    #: Whether a create had no name.
     anonymous: bool | None
-    #: Of a push that was saved: its data; None = too much was open to hold it.
+    #: The data of a push that was saved; None = too much was open to hold it.
     data: bytes | None
     data_bytes: int | None
     #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be

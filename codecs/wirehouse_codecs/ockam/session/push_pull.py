@@ -132,7 +132,7 @@ def judge_pull_response(memory: Memory, frame: Frame, pulled: PullResponse) -> N
 
 
 def _pull_of(requests: Sequence[Request], indexes: Sequence[int]) -> Request:
-    """Of pulls with one id, the one that a response with these indexes answers: the closest that it fits."""
+    """The pull, of several with one id, that a response with these indexes answers: the closest that it fits."""
     asked = {(request.index or 0, request.limit or 0) for request in requests}
     if len(asked) == 1:
         return requests[0]

@@ -129,22 +129,22 @@ class Request:
     #: The return route, and the last hop of the onward route, as texts.
     requester: str
     target: str
-    #: Of a push or pull.
+    #: The fields of a push or pull.
     request_id: int | None = None
     index: int | None = None
     limit: int | None = None
-    #: Of a create; None = anonymous, and then the name that the first answer gave.
+    #: The name of a create; None = anonymous, and then the name that the first answer gave.
     name: str | None = None
     given: str | None = None
     partitions: int | None = None
     answered: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
-    #: Of a push; None = not held.
+    #: The data of a push; None = not held.
     data: bytes | None = None
     data_bytes: int | None = None
     digest: bytes = b""
-    #: Of a push: one that was missed may have its id, and what is taken for its confirm may be that one's.
+    #: Whether a push may share its id with a missed one, whose confirm may then be the one that was captured.
     shares_id: bool = False
-    #: Of a GetIndex: client, stream, partition; and what the answer is at least.
+    #: The client, stream and partition of a GetIndex; and the least index of its answer.
     key: tuple[str, str, int | None] | None = None
     least: int | None = None
     #: Nobody knows when it was sent: it came late.
@@ -191,7 +191,7 @@ def digest(data: bytes) -> bytes:
 
 
 class Requests:
-    """Those that wait, by what their answers say."""
+    """Open requests, by what their answers contain."""
 
     def __init__(self) -> None:
         #: By number, oldest first: those that are overdue, which all came before the others.
@@ -263,7 +263,7 @@ class Requests:
         return next(iter(self._by_key.get(request.keys[0], {}).values()), None)
 
     def overdue(self, since_ns: int) -> list[Request]:
-        """Those that wait since before `since_ns` and are found unanswered now, oldest first."""
+        """Requests that wait since before `since_ns` and are found unanswered now, oldest first."""
         found = []
         while self._waiting:
             number, request = next(iter(self._waiting.items()))

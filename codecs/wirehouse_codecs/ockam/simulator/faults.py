@@ -219,7 +219,7 @@ def one_address(scene: Scene) -> None:
 
 
 def missing_partition(scene: Scene) -> None:
-    """Of three partitions two answer."""
+    """Two of three partitions answer."""
     scene.open_partitions(3, 0, 2)
 
 

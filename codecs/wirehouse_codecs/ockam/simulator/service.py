@@ -178,7 +178,7 @@ class Talk:
         self.events.append(Close(self.now_ns, direction, ending))
 
     def take(self) -> list[Event]:
-        """What was said since the last call."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
 
@@ -224,7 +224,7 @@ class Run:
         self.streams = _streams(config, Random(f"{config.seed} {number}"))
         runs = config.service_restarts + 1
         every, more = divmod(config.messages_per_publisher, runs)
-        #: Of each publisher.
+        #: Number of messages of each publisher.
         self.messages = every + (number < more)
         self.total = self.messages * config.publishers
         #: What the messages of all runs before were numbered.

@@ -91,12 +91,12 @@ _CHOICES: Final = {"dialect": [envelope.value for envelope in Envelope], "names"
 _BOUNDS: Final[Bounds] = {
     "publishers": (1, 1000),
     "consumers": (0, 1000),
-    # So that of a connection no more pushes are open than are followed.
+    # At most as many pushes of a connection are open as are followed.
     "streams": (0, 32),
     "partitions": (0, 32),
     "burst_messages": (1, 250),
     "messages_per_publisher": (1, 2**40),
-    # So that a push is below the limit on frames.
+    # A push is below the limit on frames.
     "data_bytes": (NUMBER_BYTES, 10_000),
     "pull_limit": (1, 10_000),
     "interval_ms": (0, 86_400_000),

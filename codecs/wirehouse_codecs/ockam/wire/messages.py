@@ -174,7 +174,7 @@ class CreatePartitionedResponse:
 
     stream_name: str
     partition: int
-    #: As in CreateResponse.
+    #: The same as in CreateResponse.
     extra: bytes = b""
     kind: ClassVar[Kind] = Kind.CREATE_PARTITIONED_RESPONSE
 
@@ -242,7 +242,7 @@ _PARTITIONED_REQUEST = Struct(CreatePartitionedRequest, (_SOME_NAME, ("partition
 _PARTITIONED_RESPONSE = Struct(CreatePartitionedResponse, (_NAME, _PARTITION, _EXTRA))
 _ERROR_RESPONSE = Struct(Error, (("reason", STRING),))
 
-#: Of each protocol: what requests and responses are. Where there are two schemas, the one that fits to the end is it.
+#: The schemas of requests and responses, by protocol. Where there are two, the one that fits to the end counts.
 PROTOCOLS: Mapping[str, Mapping[Direction, tuple[Schema, ...]]] = MappingProxyType(
     {
         _CREATE: {Direction.CLIENT: (_CREATE_REQUEST,), Direction.SERVER: (_CREATE_RESPONSE,)},
@@ -325,7 +325,7 @@ class Decoded:
     """What a payload says: a message, or why it is none."""
 
     message: Message | None = None
-    #: As written; None = the payload is no BasePayload.
+    #: The name as written; None = the payload is no BasePayload.
     protocol_name: str | None = None
     #: Which field is malformed and where, in bytes from the begin of the payload; empty with a message.
     reason: str = ""

@@ -47,7 +47,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
 
 
 def _metadata(freed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What was freed, in total and by table or source."""
+    """The freed files and bytes, in total and by table or source."""
     names = [name for name in (freed[0] if freed else ()) if name != "name"]
     return {name: sum(one[name] for one in freed) for name in names} | ({FREED: table_value(freed)} if freed else {})
 

@@ -67,14 +67,14 @@ class MessagePart(NamedTuple):
     """The next bytes of a message."""
 
     direction: Direction
-    #: Of the last of these bytes.
+    #: The place of the last of these bytes.
     place: Place
-    #: From the first byte of the prefix to the last of these: positions of the direction, in which frame headers and
+    #: Positions in the direction, from the first byte of the prefix to the last of these: frame headers and
     #: bytes of other calls may lie between.
     byte_start: int
     byte_end: int
     call: int
-    #: As announced, before inflating.
+    #: The announced length, before inflating.
     length: int
     #: How it was compressed; None = it wasn't.
     encoding: str | None

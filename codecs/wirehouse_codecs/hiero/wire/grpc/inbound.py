@@ -7,7 +7,7 @@ from typing import Final
 
 from wirehouse_codecs.hiero.wire.spans import Passed
 
-#: Of a call whose header fields weren't all read, which may have named one.
+#: The encoding of a call whose header fields weren't all read, which may have named one.
 UNKNOWN_ENCODING: Final = "?"
 
 
@@ -21,7 +21,7 @@ class Inbound:
     #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
     searching: bool = False
     hopeless: bool = False
-    #: Of the message being read: what there is of its prefix, where that begins, its length, what is left of it, and
+    #: The message being read: what there is of its prefix, where that begins, its length, what is left of it, and
     #: when the prefix had arrived.
     prefix: bytes = b""
     start: int = 0

@@ -152,7 +152,7 @@ class Reader:
             self._half_close(event.stream_id, inbound, _place_of(event), events)
 
     def _take_bodies(self, event: http2.Bodies, events: list[Event]) -> None:
-        """As each of the bodies; while messages follow each other frames don't matter."""
+        """Take each of the bodies; while messages follow each other, frames don't matter."""
         number, part, begin = event.stream_id, 0, event.spans[0][0]
         inbound = self._inbound(number, event.run.direction, next(event.each()), events)
         if not inbound.irregular:

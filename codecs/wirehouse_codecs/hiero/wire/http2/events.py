@@ -29,7 +29,7 @@ class Headers(NamedTuple):
 
     direction: Direction
     place: Place
-    #: From the first frame of the block to the end of its last.
+    #: Positions from the first frame of the block to the end of its last.
     byte_start: int
     byte_end: int
     stream_id: int
@@ -62,7 +62,7 @@ class Bodies(NamedTuple):
     frame_ends: bool
 
     def each(self, part: int = 0, begin: int | None = None) -> Iterator[Body]:
-        """From a part on, and within it from `begin` on, each as a body of its own."""
+        """Each body by itself, from a part on, and within it from `begin` on."""
         for number, (first, end) in enumerate(self.spans[part:], part):
             ends = number + 1 < len(self.spans) or self.frame_ends
             yield Body(self.run, first if begin is None else begin, end, self.stream_id, ends, False)

@@ -25,7 +25,7 @@ HEADER_BYTES: Final = 9
 FRAME_BYTES: Final = 1 << 14
 UNTOLD_FRAME_BYTES: Final = (1 << 20) - 1
 MOST_FRAME_BYTES: Final = (1 << 24) - 1
-#: So many credible frame headers in a row are believed. Frames between them are not longer than this.
+#: Number of credible frame headers in a row that are believed. Frames between them are not longer than this.
 CHAIN: Final = 3
 CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Why a frame isn't whole.

@@ -95,7 +95,7 @@ from wirehouse_codecs.hiero.wire.spans import (
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
-#: Of so many bytes the DATA frames are looked for together, at most so many.
+#: DATA frames are searched together in pieces of at least BULK_BYTES bytes, and at most MOST_SPANS at once.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
@@ -453,7 +453,7 @@ class Reader:
         return True
 
     def _cut_frame(self, side: Side, place: Place, size: int, events: list[Event]) -> bool:
-        """As `_pass_hole`, of a frame that is held: its header says what is lost."""
+        """Pass a hole that cuts a frame whose beginning is held: its header shows what is lost. Whether that worked."""
         held = bytes(side.pending)
         if len(held) < HEADER_BYTES:
             return False

@@ -112,8 +112,8 @@ class Side:
     scanned: int = 0
     decided: int = 0
     reason: str = ""
-    #: Of a DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is
-    #: left, and whether it ends the stream. Padding is also what isn't told of other frames.
+    #: A DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is left,
+    #: and whether it ends the stream. Bytes of other frames that aren't reported count as padding too.
     stream_id: int = 0
     padded: bool = False
     content: int = 0

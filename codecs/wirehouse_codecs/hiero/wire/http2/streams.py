@@ -53,7 +53,7 @@ class Streams:
         known, reset, closed, self._highest = state or StreamsState({}, {}, [], 0)
         #: The one that was silent for longest first.
         self._known: OrderedDict[int, Stream] = OrderedDict(known)
-        #: Those of them that one side has reset.
+        #: The known streams that one side has reset.
         self._reset: dict[int, None] = reset
         self._closed: deque[int] = deque(closed, maxlen=MAX_CLOSED)
 

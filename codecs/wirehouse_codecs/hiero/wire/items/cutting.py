@@ -51,7 +51,7 @@ class Items:
     unknown_fields: int = 0
     #: Items that have more than one field.
     several: int = 0
-    #: Of the only item so many bytes are left out at its end: it was too large to be held.
+    #: Number of bytes left out at the end of the only item: it was too large to be held.
     passed_over: int = 0
     #: What follows these items can't be read.
     fault: Fault | None = None
@@ -144,7 +144,7 @@ def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
     return Item(at, field.value_start, field.end, number, first.end < field.end)
 
 
-#: So much of an item says of which number it is, and if it has several fields.
+#: Number of first bytes of an item that show its number, and whether it has several fields.
 _HEAD_BYTES: Final = 32
 _ITEM_TAG: Final = 0x0A
 
@@ -179,7 +179,7 @@ class ItemReader:
         self._passing = 0
         self._pieces: list[bytes | memoryview] = []
         self._held = 0
-        #: So many bytes must be held before there is anything to read.
+        #: Number of bytes that must be held before there is anything to read.
         self._needed = 1
         #: Where the pieces begin in the run.
         self._at = 0

@@ -127,7 +127,7 @@ class BlockProof:
     block: int = 0
     #: None: none of the known kinds.
     kind: ProofKind | None = None
-    #: Of a signature, a signed block proof, or the signed proof within a state proof.
+    #: The signature of a signed block proof, or of the signed proof within a state proof.
     block_signature: bytes = b""
     previous_block_root_hash: bytes | None = None
     start_of_block_state_root_hash: bytes | None = None
@@ -299,7 +299,7 @@ def _read_header(data: bytes) -> protobuf.Read:
 def _is_old_header(data: bytes) -> bool:
     """Field 4 is a hash in the old layout and a Timestamp in the new one, which the old schema would read as a hash.
 
-    Without it field 5 tells: a Timestamp in the old, a number in the new; and 6 and 7 are old.
+    Without it field 5 decides: a Timestamp in the old, a number in the new; and 6 and 7 are old.
     """
     fields = {field.number: field for field in protobuf.walk(data, 0, len(data))}
     if (fourth := fields.get(4)) is not None:
@@ -320,7 +320,7 @@ def decode_proof(body: bytes) -> DecodedItem:
 
 
 def short_proof(head: bytes) -> bytes:
-    """Of a BlockItem with a proof that begins with `head` its block alone, as a BlockItem. Raises Malformed."""
+    """A BlockItem with only the block of the proof that begins with `head`. Raises Malformed."""
     _, at = protobuf.read_varint(head, 0, len(head))
     _, at = protobuf.read_varint(head, at, len(head))
     block = protobuf.read_field(head, at, len(head))
@@ -346,7 +346,7 @@ def _read_proof(data: bytes) -> protobuf.Read:
 
 
 def _is_old_proof(data: bytes) -> bool:
-    """Of fields 2, 3 and 4 the old layout has hashes and a signature side by side, the new one a single message."""
+    """Whether it has the old layout: fields 2, 3 and 4 are hashes and a signature. The new one has one message."""
     fields = [field for field in protobuf.walk(data, 0, len(data)) if field.wire_type == WireType.LEN]
     members = {field.number for field in fields} & {2, 3, 4}
     return len(members) > 1 or any(
