@@ -126,7 +126,7 @@ class BambooOptions(OptionTable):
 
     @property
     def turned(self) -> bool:
-        """The server is proactive, which rows call the client."""
+        """Whether the server is proactive, which rows call the client."""
         return self.proactive is Direction.SERVER
 
     @property

@@ -78,7 +78,7 @@ class HieroOptions(OptionTable):
 
     @property
     def tolerant(self) -> bool:
-        """What real nodes do besides the specification is no violation."""
+        """Whether what real nodes do besides the specification is no violation."""
         return self.reading == TOLERANT
 
     @property

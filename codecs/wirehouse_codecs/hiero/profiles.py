@@ -94,7 +94,7 @@ class Profile:
 
     @property
     def new(self) -> bool:
-        """It is of the newer package."""
+        """Whether it is of the newer package."""
         return self.package == NEW_PACKAGE
 
     def path(self, service: Service) -> str:

@@ -299,7 +299,7 @@ class _Connections:
         return pair, other(sender) if pair.turned else sender
 
     def _is_at_server_port(self, key: bytes) -> bool:
-        """Only the port of the side that is assumed to be the client is known as a server's."""
+        """Whether, of both ports, only that of the side assumed to be the client is known as a server's."""
         server, client = self._are_server_ports(key)
         return client and not server
 

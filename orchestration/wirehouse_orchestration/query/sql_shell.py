@@ -71,7 +71,7 @@ class Shell:
             output.note(f"{time.monotonic() - began:.2f} s")
 
     def _said(self, words: list[str]) -> bool:
-        """Run a command in the words of other prompts, if `text` is one."""
+        """Run a command in the words of other prompts. Whether `words` are one."""
         match [word.lower() for word in words]:
             case ["exit" | "quit"]:
                 self.quit([])

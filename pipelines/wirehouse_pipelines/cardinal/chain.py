@@ -188,7 +188,7 @@ class _Ordering:
             self._chain = Chain(self._source.options, snapshot)
 
     def is_channel(self, topic: str) -> bool:
-        """The topic is a reorg channel. A Reorg on an ordinary topic doesn't make it one."""
+        """Whether the topic is a reorg channel. A Reorg on an ordinary topic doesn't make it one."""
         return self._chain.is_channel(topic)
 
     def apply(self, event: events.Event) -> Iterator[_Row]:

@@ -100,7 +100,7 @@ class Hashes(NamedTuple):
         return cls(living, {name: hashes for name, hashes in late.items() if hashes})
 
     def has(self, source: str, window: str) -> bool:
-        """Messages of this window are needed."""
+        """Whether messages of this window are needed."""
         return (source, window) in self.living or source in self.late
 
 

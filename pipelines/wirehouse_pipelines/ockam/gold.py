@@ -159,7 +159,7 @@ class _Stream(KeyFold):
         return pa.concat_batches([_rows(told), state])
 
     def _is_shown(self, told: Told) -> bool:
-        """Clients have a row under their stream's address; under its name if that isn't known."""
+        """Whether a row is written: a client has one under its stream's address, under its name if that isn't known."""
         if not isinstance(told, ConsumerRow) or told.stream_address is not None:
             return True
         return (told.client_id, told.stream_name, told.partition or 0) in self._unplaced

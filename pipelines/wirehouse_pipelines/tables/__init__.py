@@ -137,7 +137,7 @@ class Table:
 
     @property
     def listed(self) -> bool:
-        """People are shown it: it is no carried state, and no history of which a view has the newest rows."""
+        """Whether people are shown it: it is no carried state, and no history of which a view has the newest rows."""
         return not (self.internal or self.entity)
 
 

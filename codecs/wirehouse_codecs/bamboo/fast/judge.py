@@ -181,7 +181,7 @@ class Plain:
 
     @staticmethod
     def _writes_control(bymux: Bymux) -> bool:
-        """A Write to the control channel isn't complete."""
+        """Whether a Write to the control channel isn't complete."""
         places = [bymux.reader(role).place for role in ROLES]
         return any(left and bymux.channels.get(stream_id) is not Channel.DATA for _, _, left, stream_id in places)
 

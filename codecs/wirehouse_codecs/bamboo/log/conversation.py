@@ -61,12 +61,12 @@ def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint
 
 
 def knows_more(connection: Connection, piece: Data) -> bool:
-    """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
+    """Whether the piece's sender had received bytes of the other side; what they were isn't known before delivery."""
     return received(connection, piece) > 0
 
 
 def received(connection: Connection, piece: Data) -> int:
-    """How many bytes of the other side, and its FIN, the host of who sent the piece had received, at most."""
+    """Bytes of the other side, and its FIN, that the host of the piece's sender had received, at most."""
     return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
 
 
@@ -77,7 +77,7 @@ def peer_received(connection: Connection, options: BambooOptions) -> Callable[[R
 
 
 def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
-    """The piece has the first bytes of its side, and others may stand before them."""
+    """Whether the piece has the first bytes of its side, and others may stand before them."""
     return reader.is_silent(role) and connection.may_lack_beginning(piece.direction)
 
 

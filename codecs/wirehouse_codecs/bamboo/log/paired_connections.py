@@ -92,7 +92,7 @@ class Pair:
 
     @property
     def over(self) -> bool:
-        """All its connections have ended."""
+        """Whether all its connections have ended."""
         return all(member.closed is not None for member in self.members.values())
 
     def end(self) -> None:

@@ -201,7 +201,7 @@ class Settings:
         return size is not None and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
 
     def unwanted(self, size: int) -> bool:
-        """Payload bytes of that size need not be sent."""
+        """Whether payload bytes of that size need not be sent."""
         return not self.min_payload <= size <= self.max_payload
 
 

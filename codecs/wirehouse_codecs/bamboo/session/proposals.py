@@ -172,7 +172,7 @@ class Heard(NamedTuple):
 
     @property
     def is_forged(self) -> bool:
-        """Its signature is wrong, so no rule is judged by its metadata. This checks a signature."""
+        """Whether its signature is wrong, so that no rule is judged by its metadata. This checks a signature."""
         return self.data is not None and wrongly_signed(self.data)
 
     def sent_as(self, other: Heard) -> bool:
@@ -338,12 +338,12 @@ class Proposal:
 
     @property
     def settled(self) -> bool:
-        """All four messages of a cancel were sent."""
+        """Whether all four messages of a cancel were sent."""
         return all(half.state is SideState.ENDED for half in self.halves.values())
 
     @property
     def cancelled(self) -> bool:
-        """Some message of a cancel was sent."""
+        """Whether some message of a cancel was sent."""
         return any(half.state is not SideState.OPEN for half in self.halves.values())
 
     def input_of(self, role: Role) -> Input:

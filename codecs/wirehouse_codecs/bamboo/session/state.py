@@ -193,7 +193,7 @@ class SessionState(Memory):
         return sum(len(one.data) for one in assemblies if one is not None and one.data is not None)
 
     def find(self, incoming: Incoming, rule: str, reason: str) -> bool:
-        """Note that the packet breaks a rule. False: missing bytes may excuse it."""
+        """Note that the packet breaks a rule. Returns False if missing bytes may excuse it."""
         if self.partial and rule in _NEED_ALL:
             return False
         if rule in ENDS and any(broken.rule.name in ENDS for broken in incoming.broken):

@@ -42,7 +42,7 @@ class ChannelReader:
 
     @property
     def unfinished(self) -> bool:
-        """The bytes end within a packet."""
+        """Whether the bytes end within a packet."""
         return not self.lost and (bool(self.buffer) or self.payload is not None)
 
     @property

@@ -103,7 +103,7 @@ def signature_rule(author: bytes, signed: bytes, signature: bytes) -> str | None
 
 
 def wrongly_signed(data: bytes) -> bool:
-    """An entry in full has a wrong signature."""
+    """Whether an entry in full has a wrong signature."""
     return signature_rule(data[1 : 1 + AUTHOR_BYTES], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]) is not None
 
 
@@ -111,7 +111,7 @@ _FIELD_PRIME: Final = 2**255 - 19
 
 
 def _is_point(author: bytes) -> bool:
-    """`author` is the canonical encoding of a point of the curve (RFC 8032, 5.1.3)."""
+    """Whether `author` is the canonical encoding of a point of the curve (RFC 8032, 5.1.3)."""
     if int.from_bytes(author, "little") & ~(1 << 255) >= _FIELD_PRIME:
         return False
     try:

@@ -80,7 +80,7 @@ def read(pieces: Iterable[bytes]) -> Iterator[Record]:
 
 
 def begins_entries(start: bytes) -> bool:
-    """What a file begins with may be entries: one of either form is there, or the begin of one."""
+    """Whether the first bytes of a file may be entries: one of either form is there, or the begin of one."""
     reader = reader_for(start)
     if isinstance(reader, BinaryEntries):
         return find(start) >= 0 or begins_right(start, 0)[0]

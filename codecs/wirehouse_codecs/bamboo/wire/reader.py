@@ -231,7 +231,7 @@ class Reader:
         return [left_out, *(read._replace(late=True) for read in self._packets(role, content, begin, place))]
 
     def _is_passing(self, role: Role) -> bool:
-        """Packets of a channel are looked for."""
+        """Whether packets of a channel are looked for."""
         return any(carried.search is not None for carried in self._sides[role].channels.values())
 
     def _begin_write(self, role: Role, received: bymux.Received, place: Place) -> list[Read]:
@@ -335,7 +335,7 @@ class Reader:
         return self._bymux if self._channel is None and is_read and self._bymux.plain else None
 
     def is_silent(self, role: Role) -> bool:
-        """The capture has no byte of a side, and lacks none."""
+        """Whether the capture has no byte of a side, and lacks none."""
         return not self._sides[role].received_bytes
 
     def received_bytes(self, role: Role) -> int:
@@ -405,7 +405,7 @@ class Reader:
         return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
 
     def missed(self, direction: Direction, size: int) -> bool:
-        """Bytes are missing from the capture. True: packets of the direction could be read up to here."""
+        """Bytes are missing from the capture. Returns True if packets of the direction could be read up to here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
         is_first = side.stopped is None

@@ -60,7 +60,7 @@ class Node:
 
     @property
     def has_number(self) -> bool:
-        """It has a Batch, or is the configured start."""
+        """Whether it has a Batch, or is the configured start."""
         return self.batch_order is not None or self.linked
 
 

@@ -521,6 +521,6 @@ def _equal(data: Array, start: int, end: int, other: int, other_end: int) -> boo
 
 @compiled
 def _is_same_content(data: Array, rows: Array, one: int, other: int) -> bool:
-    """Both rows have a digest, and it is the same."""
+    """Whether both rows have a digest, and it is the same."""
     a, b = rows[one], rows[other]
     return a.digest_end > a.digest and _equal(data, a.digest, a.digest_end, b.digest, b.digest_end)

@@ -84,5 +84,5 @@ class Block:
 
     @property
     def complete(self) -> bool:
-        """Nothing tracked is missing."""
+        """Whether nothing tracked is missing."""
         return self.completed_place is not None

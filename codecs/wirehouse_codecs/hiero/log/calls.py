@@ -535,7 +535,7 @@ class Calls:
         return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 
     def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
-        """A side's messages on the call begin where they seem to: no bytes are missing since it began."""
+        """Whether a side's messages on the call begin where they seem to: no bytes are missing since it began."""
         return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
 
     # Carried state
@@ -553,7 +553,7 @@ class Calls:
 
 
 def _is_ambiguous(message: Message) -> bool:
-    """Its code has another meaning in the other package."""
+    """Whether its code has another meaning in the other package."""
     return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
 
 

@@ -55,7 +55,7 @@ class Pauses:
             self.ends.append((start, at_ns))
 
     def _is_known(self, start: int, connection: Connection) -> bool:
-        """The client's host had received all of the server's bytes, and the client's bytes from `start` didn't wait."""
+        """Whether the client's host had all of the server's bytes, and the client's bytes from `start` didn't wait."""
         client = connection.client
         if client.peer_received(start + 1) < self.answer_end or client.is_late(start + 1):
             return False

@@ -90,7 +90,7 @@ def _offer(call: Call, said: Said) -> Broken:
 
 
 def _is_due(call: Call, said: Said) -> bool:
-    """The header may have been written before the last answer was read: an earlier one asked for it, or it is next."""
+    """Whether the header may be older than the last answer's arrival: an earlier answer asked for it, or it is next."""
     memory, number = call.memory, said.number
     follows = memory.complete and memory.header is not None and number == memory.header + 1
     return call.in_flight(said) and (follows or memory.missed or number in memory.wanted)

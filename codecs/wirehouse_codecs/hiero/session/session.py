@@ -123,7 +123,10 @@ class Call(CallState):
         return found_of([(rule, shown, Direction.SERVER) if rule == "subscriber_order" else (rule, shown)])
 
     def _goes_on(self, said: Said) -> bool:
-        """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
+        """Whether the answer is to an earlier header than the last, so that the call has gone on to another since.
+
+        An answer is to the first header that waits for such an answer.
+        """
         memory = self.memory
         answer = ANSWERS.get(said.input)
         if answer is None or said.number is None:
@@ -142,7 +145,7 @@ class Call(CallState):
         return False
 
     def skips_earlier(self, said: Said) -> bool:
-        """SkipBlock answers a header before the last one: the publisher had gone on, or back, before it read this."""
+        """Whether SkipBlock answers a header before the last one: the publisher moved on, or back, before it read this."""
         number, header = said.number, self.memory.header
         if said.input is not Input.SKIP or number is None or header in (None, number):
             return False
@@ -168,7 +171,7 @@ class Call(CallState):
             self.state = type(self.state)("unknown")
 
     def in_flight(self, said: Said) -> bool:
-        """Its sender may not have read the last answer."""
+        """Whether its sender may not have read the last answer."""
         memory = self.memory
         known = knowing(said, memory.reported_ns, self.options.in_flight_ns)
         return not known or unknowing(said, memory.reported_end)

@@ -379,7 +379,7 @@ class Stage:
         self.opened: deque[Line] = deque()
 
     def advance(self) -> bool:
-        """More is said; False = all was."""
+        """Send the next thing; False = all was sent."""
         return False
 
     def pass_time(self, ns: int) -> None:

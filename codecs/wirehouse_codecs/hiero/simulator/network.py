@@ -165,7 +165,7 @@ class Network(Stage):
         self._steps = self._story()
 
     def advance(self) -> bool:
-        """One more thing is said; False = all was."""
+        """Send the next thing; False = all was sent."""
         return next(self._steps, False) is None
 
     def affects(self, **who: str) -> None:
@@ -365,10 +365,10 @@ class Network(Stage):
 
     @property
     def skips(self) -> bool:
-        """The node tells publishers to skip a block that another one sends."""
+        """Whether the node sends SkipBlock to publishers of a block that another one sends."""
         return self.profile.new or self.profile.name == "A'"
 
     @property
     def behind_ends(self) -> bool:
-        """Behind ends the call."""
+        """Whether Behind ends the call."""
         return self.profile.new and self.profile.name != "B"

@@ -112,7 +112,7 @@ class Block:
 
 
 def is_old(header: BlockHeader | None) -> bool:
-    """The block's transactions are of the form before HAPI 0.69."""
+    """Whether the block's transactions are of the form before HAPI 0.69."""
     if header is None or header.hapi_proto_version is None:
         return header is not None and header.old
     return header.hapi_proto_version.numbers < SIGNED_TRANSACTIONS_SINCE
@@ -188,7 +188,7 @@ class BlockBuilder:
 
     @property
     def proved(self) -> bool:
-        """A proof came."""
+        """Whether a proof came."""
         return ItemNumber.BLOCK_PROOF in self.counts
 
     @property
@@ -333,7 +333,7 @@ _NAME_DIGITS: Final = 19
 
 
 def is_block_file(path: str) -> bool:
-    """The name is that of a block file."""
+    """Whether the name is that of a block file."""
     return path.endswith((".blk", ".blk.gz", ".blk.zstd"))
 
 

@@ -54,7 +54,7 @@ def encoding_of(data: bytes) -> str | None:
 
 
 def is_begun(data: bytes) -> bool:
-    """`data` is how something compressed begins. The few first bytes of zlib data say little: it is inflated."""
+    """Whether compressed data may begin with `data`. A few bytes of zlib data are no proof, so they are inflated."""
     if encoding_of(data) != "deflate":
         return encoding_of(data) is not None
     try:

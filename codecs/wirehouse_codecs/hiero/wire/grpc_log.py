@@ -294,7 +294,7 @@ def _length(data: bytearray, at: int, lengths: Lengths) -> tuple[int | None, int
 
 
 def begins_log(start: bytes) -> bool:
-    """What a file begins with may be entries: the first one is right, as far as it is there."""
+    """Whether the first bytes of a file may be entries: the first one is right, as far as it is there."""
     head = bytearray(start)
     lengths = _lengths_of(head, MAX_ENTRY_BYTES)
     length, begin = (None, 0) if lengths is None else _length(head, 0, lengths)

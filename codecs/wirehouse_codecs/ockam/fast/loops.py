@@ -87,7 +87,7 @@ def read_frames(data: Array, cbor: bool, words: Array, numbers: Array, smalls: A
 def read_routed(
     data: Array, at: int, end: int, cbor: bool, from_server: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """A routed message; False = the readable decoder has to, and all that is said of it here means nothing."""
+    """Read a routed message; False = only the reference decoder can, and the columns of this frame mean nothing."""
     if at >= end:
         return False
     first = data[at]
@@ -169,7 +169,7 @@ def read_context(data: Array, at: int, end: int, cbor: bool, row: int, numbers: 
 def read_payload(
     data: Array, at: int, end: int, from_server: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """A BasePayload that ends at `end`; False = none of the frequent ones."""
+    """Read a BasePayload that ends at `end`; False = none of the frequent ones."""
     size, name = uint_length_at(data, at, end)
     if name < 0:
         return False
@@ -201,7 +201,7 @@ def read_payload(
 
 @inlined
 def says(data: Array, at: int, name: Array) -> bool:
-    """The bytes at `at` are those of `name`."""
+    """Whether the bytes at `at` are those of `name`."""
     same = True
     for i in range(len(name)):
         same = same and data[at + i] == name[i]
@@ -210,7 +210,7 @@ def says(data: Array, at: int, name: Array) -> bool:
 
 @compiled
 def read_push_request(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """request_id and data."""
+    """Read request_id and data; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0:
         return False
@@ -225,7 +225,7 @@ def read_push_request(data: Array, at: int, end: int, row: int, words: Array, nu
 
 @compiled
 def read_push_response(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """request_id, status and index."""
+    """Read request_id, status and index; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0 or at >= end or data[at] > 1:
         return False
@@ -238,7 +238,7 @@ def read_push_response(data: Array, at: int, end: int, row: int, words: Array, s
 
 @compiled
 def read_pull_request(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """request_id, index and limit."""
+    """Read request_id, index and limit; False = something else is there."""
     for word in (REQUEST_ID, INDEX, LIMIT):
         words[word, row], at = uint_at(data, at, end)
         if at < 0:
@@ -250,7 +250,7 @@ def read_pull_request(data: Array, at: int, end: int, row: int, words: Array, sm
 
 @compiled
 def read_pull_response(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """request_id and messages, which `read_messages` reads."""
+    """Read request_id and messages, which `read_messages` reads; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0:
         return False
@@ -288,7 +288,7 @@ def read_key(data: Array, at: int, end: int, row: int, numbers: Array) -> int:
 def read_index_request(
     data: Array, at: int, end: int, shared: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """The tag of Get or Save, the key, and by how many numbers follow, the partition."""
+    """Read the tag of Get or Save, the key, and the partition if as many numbers follow; False = nothing of these."""
     if at >= end or data[at] > 1:
         return False
     save = data[at] == 1
@@ -321,7 +321,7 @@ def read_index_request(
 def read_index_response(
     data: Array, at: int, end: int, shared: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """The key, and an optional index without or behind a partition; what may be either isn't regular."""
+    """Read the key and an optional index, without or behind a partition; False = it may be either, or is neither."""
     at = read_key(data, at, end, row, numbers)
     if at < 0:
         return False
@@ -340,7 +340,7 @@ def read_index_response(
 
 @compiled
 def read_index(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """An optional index that ends at `end`."""
+    """Read an optional index that ends at `end`; False = something else is there."""
     if at >= end or data[at] > 1:
         return False
     if data[at] == 0:
@@ -423,7 +423,7 @@ def length_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[i
 
 @compiled
 def is_text(data: Array, at: int, end: int, as_it_stands: bool) -> bool:
-    """UTF-8 (Unicode, table 3-7); `as_it_stands` without backslashes, which would be doubled."""
+    """Whether it is UTF-8 (Unicode, table 3-7); `as_it_stands`: without backslashes, which would be doubled."""
     while at < end:
         octet = data[at]
         if octet < 0x80:

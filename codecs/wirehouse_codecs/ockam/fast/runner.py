@@ -115,7 +115,7 @@ class Connection:
         return outcomes
 
     def _is_settled(self, feed: Feed) -> bool:
-        """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
+        """Whether the envelope is known, frames of each side that sends more can be cut, and none is looked for."""
         if self.reader.detection is None or self.session.coverage.searched:
             return False
         return all(self.reader.pending(side) is not None or not feed.left(side) for side in SIDES)

@@ -295,7 +295,7 @@ class Conversation:
         self._skips[key] = (frames + 1, size + received.byte_end - received.byte_start)
 
     def _is_of_channel(self, routed: Routed) -> bool:
-        """What can't be read is a secure channel's: it goes to a listener, or between addresses that spoke with one."""
+        """Whether a message that can't be read is of a secure channel: to a listener, or between addresses of one."""
         local = [
             {hop.text for hop in route if hop.type == LOCAL} for route in (routed.onward_route, routed.return_route)
         ]

@@ -75,7 +75,7 @@ class Coverage:
 
     @property
     def partial(self) -> bool:
-        """Messages from before were missed, or some since."""
+        """Whether messages from before were missed, or some since."""
         return self.partial_at_ns is not None
 
     @property

@@ -76,7 +76,7 @@ class Frame:
 
 
 def is_complete(memory: Memory, frame: Frame, known: Mapping[Any, Any] | None = None) -> bool:
-    """Nothing was missed, nor forgotten, that would be in the table `known`; None = an open request."""
+    """Whether nothing was missed or forgotten that would be in the table `known`; None = among open requests."""
     return memory.has_room(known) and not frame.partial and not frame.sender.is_early
 
 
@@ -94,7 +94,7 @@ def open_request(memory: Memory, frame: Frame, kind: RequestKind, is_right: bool
 
 
 def _may_be_answered(memory: Memory, frame: Frame, request: Request) -> bool:
-    """It was held back, or its answer is taken for that of an earlier request, whose own was missed."""
+    """Whether it was held back, or its answer counts as that of an earlier request, whose own was missed."""
     earlier = memory.requests.like(request)
     shadowed = earlier is not None and earlier.state is RequestState.UNSURE
     return frame.held_back or shadowed

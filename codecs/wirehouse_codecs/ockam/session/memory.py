@@ -128,7 +128,7 @@ class Memory:
         self.roles |= dict.fromkeys(index_services, Role.INDEX_SERVICE)
 
     def has_room(self, known: Mapping[Any, Any] | None = None) -> bool:
-        """Nothing was forgotten of the table `known`; None = of the open requests."""
+        """Whether nothing was forgotten of the table `known`; None = of the open requests."""
         return not self.requests.forgotten if known is None else len(known) < MOST_KNOWN
 
     def saved_index(self, target: str, key: IndexKey) -> SavedIndex:

@@ -39,8 +39,10 @@ def judge_push(memory: Memory, frame: Frame, push: PushRequest) -> None:
 
 
 def _may_share_id(memory: Memory, frame: Frame, number: int) -> bool:
-    """A push that was missed may have this id, and its confirm may come yet. Where ids rise above those that were
-    saved none has."""
+    """Whether a push that was missed may have this id, and its confirm may come yet.
+
+    If ids rise above all that were saved, none has it.
+    """
     if not frame.partial and not may_be_undecoded(memory, frame, RequestKind.PUSH):
         return False
     saved = memory.saved.get((frame.requester, frame.at))

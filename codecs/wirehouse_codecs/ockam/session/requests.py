@@ -156,7 +156,7 @@ class Request:
     was_unsure: bool = field(default=False, init=False)
 
     def take(self, given: Input) -> bool:
-        """The state after `given`; True if the rule about the missing answer is found. KeyError: it has ended."""
+        """Move to the state after `given`. True: the rule about the missing answer is found. KeyError: it has ended."""
         step = TRANSITIONS[self.state, given]
         self.was_unsure = self.state is RequestState.UNSURE
         self.state = step.state

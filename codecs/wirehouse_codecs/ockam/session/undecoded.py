@@ -33,12 +33,12 @@ def note_undecoded(memory: Memory, requester: str, asks: str) -> None:
 
 
 def may_be_undecoded(memory: Memory, frame: Frame, asks: str) -> bool:
-    """The answer may be that of a request that could not be decoded."""
+    """Whether the answer may be that of a request that could not be decoded."""
     return any(key in memory.undecoded for key in _keys(frame, asks))
 
 
 def was_undecoded(memory: Memory, frame: Frame, asks: str) -> bool:
-    """The answer is taken for that of a request that could not be decoded. Each is answered once."""
+    """Whether the answer counts as that of a request that could not be decoded. Each is answered once."""
     key = next((key for key in _keys(frame, asks) if key in memory.undecoded), None)
     if key is None:
         return False

@@ -498,7 +498,7 @@ class Consumer(Client):
         yield from talk.take()
 
     def _ends(self, talk: Talk, run: Run, save: list[bytes]) -> bool:
-        """All was pulled, or the service goes."""
+        """Whether all was pulled, or the service goes."""
         if run.ends_ns is not None and talk.now_ns + QUIET_NS + 4 * LATENCY_NS > run.ends_ns:
             _write_all(talk, save)
             talk.wait_until(run.ends_ns)

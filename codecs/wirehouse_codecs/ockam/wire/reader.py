@@ -157,7 +157,7 @@ class Reader:
         return None if side.gave_up_at is None else (side.gave_up_at, side.end)
 
     def has_begun(self, direction: Direction) -> bool:
-        """Bytes of `direction` came, or are known to be missing."""
+        """Whether bytes of `direction` came, or are known to be missing."""
         side = self._sides[direction]
         return side.at > 0 or bool(side.buffer)
 
@@ -215,9 +215,9 @@ class Reader:
         return found
 
     def is_lost(self, direction: Direction) -> bool:
-        """Where the next frame of `direction` begins isn't known, so that some may be held back.
+        """Whether it isn't known where the next frame of `direction` begins, so that some may be held back.
 
-        A frame that is no message but ends with what came is taken for one until more comes.
+        A frame that is no message but ends with what came counts as one until more comes.
         """
         side = self._sides[direction]
         return side.searching and (side.passed > 0 or side.announced not in (side.end, side.at + side.searched))
@@ -356,7 +356,7 @@ class Reader:
     def _malformed(
         self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
     ) -> bool:
-        """A frame is no message. If one follows it broke a rule itself, else its length is none."""
+        """Pass over a frame that is no message. If another follows, it broke a rule, else its length counts as wrong."""
         side = self._sides[direction]
         next_one = self._look(side.buffer, end, self._envelope, searching=True)
         if next_one.needed and not final:

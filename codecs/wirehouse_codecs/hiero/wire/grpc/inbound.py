@@ -38,7 +38,7 @@ class Inbound:
 
     @property
     def irregular(self) -> bool:
-        """Frames matter: something is looked for in them, or passed over."""
+        """Whether frames matter: something is looked for in them, or passed over."""
         return self.searching or bool(self.fault) or bool(self.passed.data)
 
     @property

@@ -77,7 +77,7 @@ CREDIBLE: Final = re.compile(
 
 
 def is_update(frame: bytes) -> bool:
-    """WINDOW_UPDATE, of which a bulk transfer has very many: nothing is told of it."""
+    """Whether it is a WINDOW_UPDATE. A bulk transfer has very many; they cause no event."""
     if frame[3] != UPDATE or len(frame) != _UPDATE_BYTES:
         return False
     return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= STREAM_MASK

@@ -258,7 +258,7 @@ class Reader:
         return at
 
     def _takes_bulk(self, side: Side, run: Run, at: int) -> bool:
-        """What comes is content of the stream that DATA was of last, and goes on."""
+        """Whether the next bytes are content of the stream that DATA was of last, and go on."""
         if side.pending or side.padded or side.padding or side.refused or side.block is not None:
             return False
         if side.content:
@@ -453,7 +453,7 @@ class Reader:
         return True
 
     def _cut_frame(self, side: Side, place: Place, size: int, events: list[Event]) -> bool:
-        """Pass a hole that cuts a frame whose beginning is held: its header shows what is lost. Whether that worked."""
+        """Pass over a hole in a frame whose beginning is held, if its header shows what is lost; False = it doesn't."""
         held = bytes(side.pending)
         if len(held) < HEADER_BYTES:
             return False

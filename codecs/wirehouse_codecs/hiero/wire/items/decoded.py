@@ -297,7 +297,7 @@ def _read_header(data: bytes) -> protobuf.Read:
 
 
 def _is_old_header(data: bytes) -> bool:
-    """Field 4 is a hash in the old layout and a Timestamp in the new one, which the old schema would read as a hash.
+    """Whether it has the old layout: field 4 is a hash there, and a Timestamp in the new one.
 
     Without it field 5 decides: a Timestamp in the old, a number in the new; and 6 and 7 are old.
     """
