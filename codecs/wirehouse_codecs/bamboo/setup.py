@@ -41,8 +41,8 @@ class Start:
     #: The streams that exist, and how much each side may write at first.
     streams: Mapping[int, Mapping[Role, int]]
     channels: Mapping[int, Channel]
-    #: The first stream that the proactive side creates is the control channel, the second one the data channel. Streams
-    #: that exist are then taken not to, if a side creates one before any of them is used.
+    #: Whether the first stream that the proactive side creates is the control channel, the second one the data channel.
+    #: Streams in `channels` then count as absent if a side creates one before any of them is used.
     by_creation: bool = False
 
 

@@ -151,9 +151,9 @@ def compile_regex(pattern: str, key: str) -> Regex:
 class NameVerdict(NamedTuple):
     """What the options declare about an entry name or an application key."""
 
-    #: A tracked prefix matches anywhere in the name.
+    #: Whether a tracked prefix matches anywhere in the name.
     tracked: bool
-    #: A declared prefix begins the name, or none are declared.
+    #: Whether a declared prefix begins the name, or none are declared.
     declared: bool
     #: The topic declared for it; None = none declared.
     topic: str | None

@@ -69,15 +69,15 @@ class Profile:
     end_codes: Mapping[int, str] = field(hash=False)
     #: Codes that end a subscription.
     subscribe_codes: Mapping[int, str] = field(hash=False)
-    #: The block's acknowledgement is a message within Acknowledgement.
+    #: Whether the block's acknowledgement is a message within Acknowledgement.
     nested_acknowledgement: bool
     #: Fields of the acknowledgement of a block: its number, then its root hash, then whether it existed.
     acknowledgement_fields: int
-    #: A message carries one item, not a set.
+    #: Whether a message carries one item, not a set.
     one_item: bool = False
     #: The field of the number in SkipBlock and ResendBlock.
     skip_field: int = 1
-    #: A block ends with BlockEnd, else with its proof. (B2 has it since 0.20.)
+    #: Whether a block ends with BlockEnd, else with its proof. (B2 has it since 0.20.)
     block_end: bool = False
 
     @property

@@ -51,7 +51,7 @@ class Finding:
     what: str
     state: str
     mend: str | None = None
-    #: Wirehouse works without it.
+    #: Whether Wirehouse works without it.
     optional: bool = False
 
 

@@ -57,7 +57,7 @@ class Bounds:
     end_ns: int | None
     first: str | None
     last: str | None
-    #: It is made of whole windows.
+    #: Whether it is made of whole windows.
     whole: bool
 
 

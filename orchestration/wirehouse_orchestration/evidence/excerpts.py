@@ -32,7 +32,7 @@ class Span(NamedTuple):
     packet: LandedPacket
     byte_start: int
     byte_end: int
-    #: All of them had been read before.
+    #: Whether all of them had been read before.
     again: bool
 
 

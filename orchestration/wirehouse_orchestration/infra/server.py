@@ -67,7 +67,7 @@ class Server:
     commands: Callable[[Path, Path, Settings], Sequence[Command]]
     #: Whether it answers.
     answers: Callable[[Settings], bool]
-    #: It is started only where it is named: another server does the same.
+    #: Whether it is started only where it is named: another server does the same.
     asked_for_alone: bool = False
 
 

@@ -99,7 +99,7 @@ class Table:
     view: str | None = None
     #: For an entity's history: the name of the view of its newest rows.
     entity: str | None = None
-    #: Carried state, or what the stages of a job pass on: not shown to people.
+    #: Whether it is carried state, or passed on between the stages of a job: not shown to people.
     internal: bool = False
     #: The values of partition columns whose rows are carried state, if the table has any; () are all its rows.
     carried: tuple[tuple[str, str], ...] | None = None

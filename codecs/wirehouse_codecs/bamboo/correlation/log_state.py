@@ -70,7 +70,7 @@ class ForkRow(NamedTuple):
     #: Origin and place of the entry that came later.
     origin: str | None
     place: Mapping[str, Any]
-    #: The fork turned out to begin earlier, and has another row.
+    #: Whether the fork turned out to begin earlier, and has another row.
     superseded: bool = False
 
     @property

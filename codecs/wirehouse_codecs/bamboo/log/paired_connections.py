@@ -51,7 +51,7 @@ class Member:
     #: How it has ended, and where.
     closed: str | None = None
     closed_at: Place | None = None
-    #: All that was sent on it was captured.
+    #: Whether all that was sent on it was captured.
     complete: bool = False
 
 
@@ -60,7 +60,7 @@ class Pair:
     """The connections of both channels, as far as they were seen, and their session."""
 
     number: int
-    #: The capture begins within its connections.
+    #: Whether the capture begins within its connections.
     late: bool
     #: The client's port of the control channel, if that says which connections belong together.
     port: int | None

@@ -164,7 +164,7 @@ class Settings:
     size_limit: int | None = None
     min_payload: int = 0
     max_payload: int = MAX_U64
-    #: The other side may not skip payloads as unavailable.
+    #: Whether the other side may not skip payloads as unavailable.
     mandatory: bool = True
 
     @classmethod
@@ -230,7 +230,7 @@ class Cursor:
     sent: Piece | None = None
     #: The last two entries whose metadata was sent, the newest first, without retracted ones.
     metadata: tuple[int, ...] = ()
-    #: Its position is unknown from here on.
+    #: Whether its position is unknown from here on.
     lost: bool = False
 
     @classmethod

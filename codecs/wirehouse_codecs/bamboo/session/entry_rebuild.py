@@ -45,7 +45,7 @@ class Rebuilt(NamedTuple):
     #: The names of the fields that were not sent.
     omitted: tuple[str, ...]
     unknown: tuple[int, ...] = ()
-    #: A link is assumed: it is known from elsewhere, and the sender may mean another entry.
+    #: Whether a link is assumed: it is known from elsewhere, and the sender may mean another entry.
     assumed: bool = False
     #: The rule that it breaks, judged without other entries and without the signature.
     rule: str | None = None

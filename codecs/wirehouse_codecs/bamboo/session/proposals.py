@@ -198,7 +198,7 @@ class LastPiece:
     byte_start: int
     #: The entry rule that the piece breaks, judged without the signature.
     rule: str | None = None
-    #: A payload that has the hash and the size of its entry.
+    #: Whether a payload has the hash and the size of its entry.
     right: bool = False
 
 
@@ -308,9 +308,9 @@ class Proposal:
     confirmed_at_ns: int | None = None
     ended_at_ns: int | None = None
     outcome: Outcome | None = None
-    #: The hash that its author expects was compared, and the entry has another one.
+    #: Whether the hash that its author expects was compared, and the entry has another one.
     hash_differs: bool = False
-    #: Bytes of the capture are missing, so its cursors are unknown.
+    #: Whether bytes of the capture are missing, so its cursors are unknown.
     partial: bool = False
 
     @classmethod

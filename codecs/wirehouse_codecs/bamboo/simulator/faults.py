@@ -34,7 +34,7 @@ class Fault:
     sentence: str
     #: What happens on the connection; None: only a file of entries can break the rule.
     act: Act | None
-    #: How the peers send.
+    #: Whether the peers send greedily.
     greedy: bool = False
     window: int = 1024
     #: Rules that are broken by it, too.

@@ -63,13 +63,13 @@ class Manner:
     setups: dict[Role, Setup]
     #: The role of the side that opened the connection.
     client: Role = Role.PROACTIVE
-    #: The channels' streams are created, not agreed on.
+    #: Whether the channels' streams are created, not agreed on.
     creates: bool = False
-    #: Each channel has a connection of its own, without bymux and set-up.
+    #: Whether each channel has a connection of its own, without bymux and set-up.
     two_connections: bool = False
-    #: Packets are also cut into several Writes.
+    #: Whether packets are also cut into several Writes.
     cuts: bool = False
-    #: The connection ends without a shutdown.
+    #: Whether the connection ends without a shutdown.
     resets: bool = False
     #: Share of payloads that are compressed, where there is a window.
     compressed: float = 0.5

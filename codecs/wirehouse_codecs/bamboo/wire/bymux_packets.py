@@ -95,7 +95,7 @@ class Read(NamedTuple):
     byte_end: int
     #: None: its type is unassigned, so nothing after it can be read.
     packet: Packet | None
-    #: The id or the amount is wider than necessary.
+    #: Whether the id or the amount is wider than necessary.
     wide: bool = False
 
 
@@ -117,9 +117,9 @@ class Reader:
     pending: bytes = b""
     content_left: int = 0
     stream_id: int = 0
-    #: A header was invalid, so nothing after it is read.
+    #: Whether a header was invalid, so nothing after it is read.
     lost: bool = False
-    #: All packets from the first one on were read.
+    #: Whether all packets from the first one on were read.
     is_whole: bool = True
 
     @property

@@ -34,7 +34,7 @@ class Inflation(NamedTuple):
     compressed: bytes | None = None
     #: Why the decompressed bytes are unknown.
     unknown: str | None = None
-    #: An offset in it is longer than it needs to be.
+    #: Whether an offset in it is longer than it needs to be.
     wide: bool = False
 
 

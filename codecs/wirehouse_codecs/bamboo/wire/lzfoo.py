@@ -45,7 +45,7 @@ class Inflated(NamedTuple):
 
     data: bytes | None
     rule: str | None = None
-    #: An offset is written longer than it needs to be.
+    #: Whether an offset is written longer than it needs to be.
     wide: bool = False
 
 

@@ -70,7 +70,7 @@ class Read(NamedTuple):
     #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
     undecoded: bytes = b""
     reason: str = ""
-    #: It waited for bytes, or was read after a resync: later packets of the other side may have been read before it.
+    #: Whether it waited for bytes, or was read after a resync: later packets of the other side may be read before it.
     late: bool = False
 
 
@@ -107,7 +107,7 @@ class _Side:
     stopped: tuple[int, str] | None = None
     #: How many bytes came before the first packet of bymux.
     setup_bytes: int = 0
-    #: The set-up is over, or was before the capture.
+    #: Whether the set-up is over, or was before the capture.
     past_setup: bool = False
     #: What looks for the next packets, once bytes came after those that are missing.
     search: Search | None = None

@@ -87,5 +87,5 @@ class EarlyAncestor:
     topic: str | None = None
     #: The topic of the last one that was on the channel, as far as could be seen.
     channel: str | None = None
-    #: No more findings about it.
+    #: Whether findings about it are over.
     judged: bool = False

@@ -87,7 +87,7 @@ class Draft:
     #: Everything but the Batch, in order.
     messages: list[Sent] = field(default_factory=list)
     batch_topic: str = ""
-    #: Send no Batch.
+    #: Whether to send no Batch.
     without_batch: bool = False
 
     @property
@@ -116,7 +116,7 @@ class Burst(NamedTuple):
     """Messages that leave together."""
 
     messages: list[Sent]
-    #: They, what came before and what comes after keep their order.
+    #: Whether they, what came before and what comes after keep their order.
     in_order: bool = False
     #: They leave so much later than usual; only where order is kept.
     wait_ms: int = 0

@@ -20,7 +20,7 @@ class ComingBlock:
     """A block of a call."""
 
     first_ns: int
-    #: Its beginning was seen: what is missing there is the publisher's fault.
+    #: Whether its beginning was seen: what is missing there is the publisher's fault.
     judged: bool
     messages: int = 0
     #: How many of the builder's findings were reported.
@@ -89,7 +89,7 @@ class RpcState:
     ended: bool = False
     #: When messages of it were missed last.
     missed_ns: int | None = None
-    #: It is known which API is spoken.
+    #: Whether it is known which API is spoken.
     sure: bool = False
 
 

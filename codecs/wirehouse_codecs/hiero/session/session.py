@@ -69,7 +69,7 @@ class CallState:
     service: Service
     #: A state of the service's table.
     state: str
-    #: Messages were missed, before the capture or within it.
+    #: Whether messages were missed, before the capture or within it.
     partial: bool
     memory: Memory = field(default_factory=Memory)
 
@@ -145,7 +145,7 @@ class Call(CallState):
         return False
 
     def skips_earlier(self, said: Said) -> bool:
-        """Whether SkipBlock answers a header before the last one: the publisher moved on, or back, before it read this."""
+        """Whether SkipBlock answers a header before the last one: the publisher had moved on before it read this."""
         number, header = said.number, self.memory.header
         if said.input is not Input.SKIP or number is None or header in (None, number):
             return False

@@ -35,7 +35,7 @@ class Said(NamedTuple):
     #: isn't known.
     byte_end: int = 0
     received: int | None = None
-    #: It came late: its sender may have received more, and other messages may have come before it.
+    #: Whether it came late: its sender may have received more, and other messages may have come before it.
     late: bool = False
     #: The earliest time at which its first byte may have been written; None = when it came, as in a log.
     written_ns: int | None = None
@@ -69,7 +69,7 @@ class Memory:
     wanted: list[int] = field(default_factory=list)
     #: Whether a finding about the last answer, or about the end, was reported already.
     went_on: bool = False
-    #: The last block is complete: the next header may have been on its way when it was refused.
+    #: Whether the last block is complete: the next header may have been on its way when it was refused.
     complete: bool = False
     #: The highest acknowledgement.
     acknowledged: int | None = None
@@ -78,7 +78,7 @@ class Memory:
     #: When and where the node ended the call.
     ended_ns: int = 0
     ended_end: int = 0
-    #: Messages were missed: what was held back behind them comes late.
+    #: Whether messages were missed: what was held back behind them comes late.
     missed: bool = False
     #: The first and the last block that a subscription asked for.
     first: int | None = None

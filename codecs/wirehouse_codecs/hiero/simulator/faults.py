@@ -490,7 +490,7 @@ class Fault:
     #: What happens.
     sentence: str
     scene: Callable[[Scene], None]
-    #: The rule is judged when patience is over.
+    #: Whether the rule is judged only after `patience_ms`.
     late: bool = False
     #: Profiles that have no words for it.
     lacking: frozenset[str] = frozenset()

@@ -40,7 +40,7 @@ class Peer:
     block_bytes: int = FRAME_BYTES
     #: Padding of every DATA and HEADERS frame; None = these aren't padded.
     padding: int | None = None
-    #: HEADERS carry a priority, as old clients write it.
+    #: Whether HEADERS carry a priority, as old clients write it.
     priority: bool = False
     _encoder: Encoder = field(default_factory=Encoder, repr=False)
     _next_stream: int = 1

@@ -124,7 +124,7 @@ class Entry:
     server_header: ServerHeader | None = None
     message: Message | None = None
     trailer: Trailer | None = None
-    #: Message or metadata are not whole.
+    #: Whether message or metadata are not whole.
     payload_truncated: bool = False
     peer: Address | None = None
 

@@ -354,7 +354,7 @@ class Roots:
     by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
     #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
     told: RootLayout | None = None
-    #: One of them is the block's root.
+    #: Whether one of them is the block's root.
     complete: bool = False
     #: Why there is none, or none is told.
     reason: str = ""

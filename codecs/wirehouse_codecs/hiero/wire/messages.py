@@ -202,7 +202,7 @@ class _Root(NamedTuple):
     """What one side sends in one method: a message of one kind, or a oneof of members."""
 
     members: tuple[_Member, ...]
-    #: The members' message itself is what is sent.
+    #: Whether the members' message itself is what is sent.
     single: bool = False
 
 

@@ -155,7 +155,7 @@ class Field:
     #: The layout of a MESSAGE.
     layout: Layout | None = None
     repeated: bool = False
-    #: Is written even with its default, for its presence says something.
+    #: Whether it is written even with its default, because its presence has a meaning.
     present: bool = False
 
 

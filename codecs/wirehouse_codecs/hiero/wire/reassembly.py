@@ -45,7 +45,7 @@ class Part(NamedTuple):
     #: Which part it is, from 0 on, and whether it is the last.
     number: int = 0
     last: bool = True
-    #: It is a set of block items; what comes later can't be read, and why.
+    #: Whether it is a set of block items; what comes later can't be read, and why.
     is_set: bool = False
     reason: str = ""
 

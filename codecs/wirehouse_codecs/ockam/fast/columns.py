@@ -55,7 +55,7 @@ class Frames(NamedTuple):
     batch: pa.RecordBatch
     #: How many bytes they take.
     end: int
-    #: The next frame is empty or too large.
+    #: Whether the next frame is empty or too large.
     stopped: bool
 
 

@@ -29,11 +29,11 @@ from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived, is_wit
 class Sender(NamedTuple):
     """What the sender of a frame may have known when it sent it."""
 
-    #: The frame came with its packet: it did not wait for the beginning of its side to be found.
+    #: Whether the frame came with its packet: it did not wait for the beginning of its side to be found.
     is_fresh: bool
-    #: It had received more of the other side than was taken here.
+    #: Whether it had received more of the other side than was taken here.
     is_behind: bool
-    #: It had received the rest of a frame that is begun here. (One byte more may be a FIN, for which nobody waits.)
+    #: Whether it had received the rest of a frame that is begun here. (One more byte may be a FIN, which doesn't count.)
     knows_frame: bool
     #: Whether a response may answer what comes after it, or what is begun.
     is_early: bool

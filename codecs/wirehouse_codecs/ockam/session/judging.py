@@ -29,7 +29,7 @@ class Frame:
     #: What its sender knew, and whether it may have been sent earlier than it came.
     sender: Sender
     held_back: bool
-    #: Messages of the connection were missed.
+    #: Whether messages of the connection were missed.
     partial: bool
     #: The address of the client.
     requester: str
@@ -47,7 +47,7 @@ class Frame:
     stream_address: str | None = None
     consumer: str | None = None
     answers: Answers | None = None
-    #: It is a response, and no request is known for it.
+    #: Whether it is a response, and no request is known for it.
     answers_nothing: bool = False
 
     @property

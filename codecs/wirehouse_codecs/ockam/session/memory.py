@@ -51,7 +51,7 @@ class Stream:
 
     name: str | None
     partition: int
-    #: Another address was given for the same name and partition since.
+    #: Whether another address was given for the same name and partition since.
     replaced: bool = False
     #: Indexes that were confirmed on this connection.
     highest: int | None = None

@@ -48,10 +48,10 @@ class Answers:
     #: The data of a push that was saved; None = too much was open to hold it.
     data: bytes | None
     data_bytes: int | None
-    #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
-    #: that of another request. Also of a push after messages were missed, whose id may be that of an earlier one.
+    #: Whether messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may
+    #: be that of another request. Also for a push after messages were missed: an earlier one may have its id.
     unsure: bool
-    #: Nobody knows when the request was sent: it arrived late, or what was sent before it did.
+    #: Whether it is unknown when the request was sent: it arrived late, or something that was sent before it did.
     late: bool
 
     @classmethod

@@ -147,12 +147,12 @@ class Request:
     #: The client, stream and partition of a GetIndex; and the least index of its answer.
     key: tuple[str, str, int | None] | None = None
     least: int | None = None
-    #: Nobody knows when it was sent: it came late.
+    #: Whether it is unknown when it was sent: it came late.
     is_late: bool = False
     state: RequestState = RequestState.OPEN
     #: Its place among those that were added.
     number: int = field(default=-1, init=False)
-    #: It was unsure until its last input.
+    #: Whether it was unsure until its last input.
     was_unsure: bool = field(default=False, init=False)
 
     def take(self, given: Input) -> bool:

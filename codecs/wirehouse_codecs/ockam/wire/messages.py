@@ -329,7 +329,7 @@ class Decoded:
     protocol_name: str | None = None
     #: Which field is malformed and where, in bytes from the begin of the payload; empty with a message.
     reason: str = ""
-    #: Every uint, tag and enum is as short as can be.
+    #: Whether every uint, tag and enum is as short as can be.
     canonical: bool = True
     #: Under the shared name `stream_index` some bytes are two responses: `message` without, and this with a partition.
     also: IndexResponse | None = None

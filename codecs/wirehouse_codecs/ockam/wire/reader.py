@@ -80,7 +80,7 @@ class Received:
     reason: str = ""
     #: The bytes, for quarantine, where they give no message; also of other traffic, as its address decides if they go.
     undecoded: bytes = b""
-    #: The bytes are a frame that may be a message, and is above a bound of this reader.
+    #: Whether the bytes are a frame that may be a message and is above a bound of this reader.
     beyond_limit: bool = False
 
 
@@ -88,7 +88,7 @@ class Received:
 class _Side:
     """The bytes of one direction that aren't in a Received yet."""
 
-    #: A frame is looked for, and begins not before this byte of the buffer.
+    #: Whether a frame is looked for, and begins not before this byte of the buffer.
     searching: bool
     searched: int = 0
     #: Where the buffer begins in the stream.
@@ -356,7 +356,7 @@ class Reader:
     def _malformed(
         self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
     ) -> bool:
-        """Pass over a frame that is no message. If another follows, it broke a rule, else its length counts as wrong."""
+        """Pass over a frame that is no message. If another follows, it broke a rule, else its length is none."""
         side = self._sides[direction]
         next_one = self._look(side.buffer, end, self._envelope, searching=True)
         if next_one.needed and not final:

@@ -47,7 +47,7 @@ class Opened(NamedTuple):
     byte_end: int
     call: int
     path: str | None
-    #: The path is that of other calls.
+    #: Whether the path is that of other calls.
     path_inferred: bool
     metadata: Metadata
 

@@ -18,7 +18,7 @@ class Inbound:
     passed: Passed
     #: The coding of its compressed messages.
     encoding: str | None = None
-    #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
+    #: Whether it isn't known where a message begins; nor is it looked for in what is left of this frame.
     searching: bool = False
     hopeless: bool = False
     #: The message being read: what there is of its prefix, where that begins, its length, what is left of it, and
@@ -28,7 +28,7 @@ class Inbound:
     length: int = 0
     left: int = 0
     begun_ns: int = 0
-    #: A part of it was given; why it will have no more.
+    #: Whether a part of it was given; why it will have no more.
     begun: bool = False
     fault: str = ""
     #: Compressed content.

@@ -35,7 +35,7 @@ class Headers(NamedTuple):
     stream_id: int
     block: Block
     fields: Fields
-    #: All fields could be read.
+    #: Whether all fields could be read.
     complete: bool
     end_stream: bool
 
@@ -47,7 +47,7 @@ class Body(NamedTuple):
     start: int
     end: int
     stream_id: int
-    #: These are the last of their DATA frame.
+    #: Whether these are the last of their DATA frame.
     frame_ends: bool
     end_stream: bool
 
@@ -58,7 +58,7 @@ class Bodies(NamedTuple):
     run: Run
     spans: list[tuple[int, int]]
     stream_id: int
-    #: The last bytes are the last of their frame.
+    #: Whether the last bytes are the last of their frame.
     frame_ends: bool
 
     def each(self, part: int = 0, begin: int | None = None) -> Iterator[Body]:
@@ -79,7 +79,7 @@ class Missing(NamedTuple):
     stream_id: int
     frame_ends: bool
     end_stream: bool
-    #: All of it is content. If not, it isn't known how much is padding.
+    #: Whether all of it is content. If not, it isn't known how much is padding.
     sized: bool = True
 
 
@@ -127,7 +127,7 @@ class Gone(NamedTuple):
 
     place: Place
     stream_id: int
-    #: Both sides have ended it; if not, there were too many others.
+    #: Whether both sides have ended it; if not, there were too many others.
     ended: bool
 
 

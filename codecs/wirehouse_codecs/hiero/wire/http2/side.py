@@ -98,7 +98,7 @@ class Side:
 
     direction: Direction
     mode: Mode
-    #: Header blocks or SETTINGS may be missing.
+    #: Whether header blocks or SETTINGS may be missing.
     partial: bool
     decoder: FieldDecoder
     passed: Passed
@@ -127,7 +127,7 @@ class Side:
     block_start: int = 0
     block_end: int = 0
     block: bytearray | None = None
-    #: A hole cut it.
+    #: Whether a hole cut it.
     block_cut: bool = False
     #: The largest frame that the other side takes.
     frame_limit: int = FRAME_BYTES

@@ -30,7 +30,7 @@ _SIDES: Final = tuple(Direction)
 class Stream:
     """A stream that is open."""
 
-    #: The client's first header block was seen.
+    #: Whether the client's first header block was seen.
     requested: bool
     ended: list[Direction] = field(default_factory=list)
 

@@ -122,7 +122,7 @@ class Item(NamedTuple):
     end: int
     #: None: the field is no item.
     number: int | None
-    #: It has more than one field.
+    #: Whether it has more than one field.
     several: bool = False
 
 

@@ -69,7 +69,7 @@ class BlockHeader:
     #: Old layout.
     previous_block_hash: bytes | None = None
     address_book_version: Version | None = None
-    #: The layout up to HAPI 0.59.
+    #: Whether it has the layout up to HAPI 0.59.
     old: bool = False
 
 
