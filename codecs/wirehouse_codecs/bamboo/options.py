@@ -92,7 +92,7 @@ class BambooOptions(OptionTable):
     server_setup: Setup | None = None
     #: The side that is proactive.
     proactive: Direction = Direction.CLIENT
-    #: Longer payload packets are rows of so many bytes each.
+    #: Longer payload packets are rows of this many bytes each.
     max_packet_bytes: int = PIECE_BYTES
     #: Compressed payloads of more bytes on the wire are kept as they came: of each side one is carried on.
     max_compressed_bytes: int = 4 << 20

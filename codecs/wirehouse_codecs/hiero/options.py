@@ -18,9 +18,9 @@ STRICT: Final = "strict"
 TOLERANT: Final = "tolerant"
 #: The largest message that a block node takes, in bytes.
 MOST_MESSAGE_BYTES: Final = 131_072_000
-#: A message inflates to at most so many times its size. Gzip and deflate can't do more: of those the size counts.
+#: Maximum factor by which a message inflates. Gzip and deflate can't exceed it, so for them only the size counts.
 MOST_RATIO: Final = 1032
-#: A block node answers SkipBlock at most so many blocks below its last one.
+#: Maximum number of blocks below its last one for which a block node answers SkipBlock.
 MOST_SKIPPED_BLOCKS: Final = 10
 _DAY_MS: Final = 86_400_000
 

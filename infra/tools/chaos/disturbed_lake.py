@@ -91,7 +91,7 @@ class Scene:
 
 
 def captured(folder: Path, protocols: Iterable[str], days: int = 2) -> list[Source]:
-    """Small captures of `protocols` on so many days, a source each, below `folder`."""
+    """Small captures of `protocols` on `days` days, a source each, below `folder`."""
     sources = []
     for name in protocols:
         module = import_module(f"infra.tools.bench.{name}")

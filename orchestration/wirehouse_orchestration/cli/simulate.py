@@ -54,7 +54,7 @@ def _command(protocol: str) -> click.Command:
                 type=click.Path(path_type=Path),
                 help=f"What to write: {suffixes}.",
             ),
-            click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
+            click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after this many {records}."),
             *options,
         ],
         help=f"Write a simulated {title} stream. The same options give the same file.\n\n\b\nIncidents:\n"

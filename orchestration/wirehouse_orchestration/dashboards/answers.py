@@ -34,7 +34,7 @@ STEPS: Final = tuple(
 _AGO: Final = re.compile(r"-([0-9]{1,6})([smhd])")
 _UNITS: Final = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _MOMENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(\.[0-9]{1,6})?)?)?)?")
-#: Nanoseconds of what a time of so many characters names.
+#: Length in nanoseconds of what a time names, by its number of characters.
 _WIDTHS: Final = {10: _UNITS["d"], 13: _UNITS["h"], 16: _UNITS["m"], 19: _UNITS["s"]}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
@@ -171,7 +171,7 @@ class Answer:
 
     names: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
-    #: There are more than the first so many, or may be; None: these are all.
+    #: The number of first rows that are here, if there are more or may be; None: these are all.
     cut: int | None = None
     error: str | None = None
     #: The statement as it was run.

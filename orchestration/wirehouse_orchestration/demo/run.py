@@ -200,7 +200,7 @@ def _part(lake: Lake, part: Part) -> Iterator[Padding]:
 
 
 def column(name: str, digits: int | None = None) -> Callable[[Mapping[str, Any]], str]:
-    """Shows the row's value of `name`; of binary so many hex digits."""
+    """A function that shows a row's value of `name`; of binary values the first `digits` hex digits."""
 
     def shown(row: Mapping[str, Any]) -> str:
         value = row[name]

@@ -72,7 +72,7 @@ FORMATS: Final = {
 }
 #: Letters of a row, and items of a list, that the terminal shows.
 _SAYS, _ITEMS = 300, 3
-#: Bytes that begin with so many zeros are a number.
+#: Number of zeros at the begin of bytes that are shown as a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
 #: Columns that a row's place, label or finding shows, or that only a program needs. Which of them are a message's own

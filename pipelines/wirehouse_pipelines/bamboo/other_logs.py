@@ -53,7 +53,7 @@ _LED: Final = pa.schema(
         *(_ROWS.field(name) for name in ("link", "author", "log_id")),
     ]
 )
-#: About so many rows are folded at once.
+#: Approximate number of rows that are folded at once.
 _AT_ONCE: Final = 20_000
 
 

@@ -46,7 +46,7 @@ _ROWS: Final = pa.schema(
         *(("at", pa.int64()), ("what", pa.int8()), ("unsure", pa.bool_()), ("greedy", pa.bool_())),
     ]
 )
-#: About so many rows are folded at once.
+#: Approximate number of rows that are folded at once.
 _AT_ONCE: Final = 100_000
 
 

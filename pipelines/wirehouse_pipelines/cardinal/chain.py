@@ -60,7 +60,7 @@ SCHEMA: Final = pa.schema(
 #: Rows that are returned: by window the hashes, one behind another, of blocks that live at its end, and of blocks of
 #: which a message came after their end.
 ENDS: Final = "ends"
-#: Rows of a table are written in batches of so many.
+#: Number of rows of a table in a batch that is written.
 _ROWS: Final = 5_000
 
 

@@ -59,7 +59,7 @@ MESSAGE: Final = pa.schema(
 READ: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("source", "window_start", *PLACE, "message"), ())
 #: What a block's messages carry: together it may be more than the 2 GiB that the offsets of a binary column reach.
 _CONTENT: Final = ("key", "value", "deletes", "sets", "updates")
-#: Carried messages are written in batches of about so many bytes.
+#: Approximate size in bytes of a batch of carried messages that is written.
 STATE_BYTES: Final = 64 << 20
 _TYPE_BYTES: Final = {name: byte for byte, name in KINDS.items()}
 

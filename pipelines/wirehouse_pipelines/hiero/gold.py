@@ -1,7 +1,9 @@
-"""Gold of the Hiero block node: blocks, their races and latencies, publishers, subscribers, decisions, catch-ups,
-and what calls break together.
+"""Gold of the Hiero block node: blocks, their races and latencies, publishers, subscribers, decisions, catch-ups, and
+findings that need several calls.
 
-One stage: all calls of a service, its gRPC logs and its block files are one fold, in the order of arrival.
+It has one stage. The stage reads rows of silver.hiero: the calls of a service, its gRPC logs and its block files, in
+the order of arrival. A fold of each service turns them into rows of these tables. Its state is carried from window to
+window.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     Found: "gold.hiero_found",
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), STATE)
-#: A service of which nothing was heard for so long begins anew; at least its patience.
+#: Time without any row after which a service begins again with empty state; at least its `patience_ms`.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 _READ: Final = {**dict.fromkeys(("source", "window_start"), ()), **EVENT_COLUMNS}

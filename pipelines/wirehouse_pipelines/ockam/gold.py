@@ -46,7 +46,7 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     Found: stored_messages.FOUND,
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), stored_messages.STORED, STATE)
-#: A stream, a client or a message that was not heard of for so long begins anew.
+#: Time without any row after which a stream, a client or a message begins again with empty state.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 #: Columns that every row gets, whatever its table.

@@ -61,7 +61,7 @@ _ORDER: Final = Order(
     ("index", "window_start", "told_in", "arrived_at_ns", "capture_arrived_at_ns", "capture_id")
     + ("record_number", "byte_start", "pulled"),
 )
-#: Messages of a part have indexes that are equal but for so many bits.
+#: Number of low bits in which the indexes of messages of a part differ.
 _PART_BITS: Final = 12
 _FOUND: Final = pa.schema(
     [field for field in arrow_types.given(all_tables()[FOUND]) if field.name != "decoder_version"]
@@ -222,7 +222,7 @@ def _sets(group: Any, values: pa.Array) -> pa.ListArray:
 
 
 def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of one message without those that add nothing: a row before counts as so many more deliveries."""
+    """Rows of one message without those that add nothing: their deliveries are added to a row before."""
     if pc.count_distinct(rows.column("digest")).as_py() > 1:
         # Its data differ: each of them may be a finding.
         return rows

@@ -289,7 +289,7 @@ class _Replay:
         yield from self._add(row, self._payload(), int(row["size"]), row["data"])
 
     def _add(self, row: Row, known: Payload | None, announced: int, data: bytes | None) -> Iterator[Found]:
-        """Bytes of the payload that is due; without `data` so many that are not at hand as are announced."""
+        """Take bytes of the payload that is due; without `data` the `announced` bytes are not at hand."""
         if known is None:
             self._over = True
             return

@@ -44,11 +44,11 @@ from wirehouse_codecs.simulate.script import PACKET_NS, ROUND_TRIP_NS, SEGMENT_B
 from wirehouse_codecs.tcp.endpoints import Direction
 
 NS_PER_MS: Final = 1_000_000
-#: What the other side says comes after this.
+#: Time until the other side answers.
 LATENCY_NS: Final = 100_000
-#: A segment and its share of an ACK are on the link for so long at most.
+#: Maximum time for which a segment and its share of an ACK are on the link.
 _SEGMENT_NS: Final = 2 * PACKET_NS
-#: A Write has so many bytes at most, and a side is given so much credit for the data channel at once.
+#: Maximum size of a Write, and the credit for the data channel that a side is given at once.
 MOST_WRITE_BYTES: Final = 16_384
 DATA_CREDIT: Final = 1 << 18
 PROPOSAL_CREDIT: Final = 4

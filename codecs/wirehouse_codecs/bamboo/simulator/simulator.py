@@ -84,7 +84,7 @@ class SimulatorConfig:
     interval_ms: int = 50
     #: The largest window for compression; 0 = none.
     window_bytes: int = 32_768
-    #: How many more proposals each connection has, one for each of so many scenarios.
+    #: Number of further proposals of each connection, each of another scenario.
     ways: int = 20
     #: Proposals of each connection that are cancelled with the proof of a fork.
     forks: int = 0

@@ -13,10 +13,11 @@ from wirehouse_codecs.bamboo.wire import lzfoo
 from wirehouse_codecs.bamboo.wire.lzfoo import Inflater
 from wirehouse_codecs.bamboo.wire.messages import CompressedPayload, DataPacket
 
-#: Decompression takes time. So many bytes of a packet, and so many for each compressed byte, are free. The rest of all
-#: packets of a side is limited by the option `max_inflated_bytes`.
+#: Decompression takes time. These bytes are free: a number for each packet, and a number for each compressed byte. The
+#: option `max_inflated_bytes` limits the rest of all packets of a side.
 FREELY_INFLATED: Final = (4_096, 1_024)
-#: Few bytes can stand for very many, so less is reported: so many bytes, and so many for each compressed byte.
+#: Few bytes can stand for very many. So the reported bytes are limited too: for each packet, and for each compressed
+#: byte.
 MOST_REPORTED: Final = (1_024, 32)
 #: The limit for any packet.
 MOST_REPORTED_BYTES: Final = 32 << 20

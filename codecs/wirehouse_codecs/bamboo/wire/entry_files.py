@@ -22,7 +22,7 @@ from wirehouse_codecs.captures.compressed_output import opened
 
 #: A longer line is damaged.
 MAX_LINE_BYTES: Final = 64 << 20
-#: A damaged record of a binary file, or of a line that is too long, has at most so many bytes; what follows is another.
+#: Maximum size of a damaged record of a binary file, or of a line that is too long; the bytes after it are another.
 MAX_DAMAGE_BYTES: Final = 1 << 20
 #: A line with more values than this is damaged: each takes many times the memory of its bytes.
 MOST_VALUES: Final = 10_000
@@ -243,7 +243,7 @@ class BinaryEntries:
         return records
 
     def _read(self, least: int) -> list[Record]:
-        """The records that can be read while at least so many bytes are left."""
+        """The records that can be read while at least `least` bytes are left."""
         records: list[Record] = []
         data, at = self._buffer, 0
         while len(data) - at - self._damaged >= least:

@@ -23,7 +23,7 @@ _place, _word = numba.types.uintp, numba.types.uint64
 _verify = external(_VERIFY, numba.types.int32(_place, _place, _word, _place))
 #: A libsodium that PyNaCl was built against may not show its functions.
 LINKED: Final = link("nacl._sodium", [_VERIFY])
-#: A thread is given so many signatures at once, some milliseconds.
+#: Number of signatures that a thread is given at once: some milliseconds of work.
 _SHARE: Final = 256
 
 

@@ -46,8 +46,8 @@ class Node:
     was_canonical: bool = False
     #: Whether its parent has a Batch.
     parent_sent: bool = False
-    #: Whether `reorg_unannounced` was reported for the branch that begins here. For a start: whether it was reported that
-    #: the feed never mentions it, or the feed does.
+    #: Whether `reorg_unannounced` was reported for the branch that begins here. For a start: whether it was reported
+    #: that the feed never mentions it, or the feed does.
     branch_reported: bool = False
     #: Whether `parent_never_sent` was reported for it, or `no_batch_message` for its parent.
     parent_reported: bool = False

@@ -37,7 +37,7 @@ _ITEM_SET, _ITEM_DELETE, _INLINE_SET, _INLINE_DELETE = range(5, 9)
 _VALUE, _COUNT, _IS_DELETE, _SUBBATCH = (1 << bit for bit in range(4))
 #: What a slot of the hash table has.
 _NAMES, _IDS, _KEYS, _ITEMS = range(4)
-#: Updates are built in batches of about so many bytes, so that a large block's aren't in memory twice.
+#: Approximate size in bytes of a batch of updates. Batches keep a large block's updates from being in memory twice.
 UPDATES_BYTES: Final = 64 << 20
 #: Counted names that don't end in a slash are shorter; a block with a longer one isn't regular.
 _MOST_LENGTH: Final = 1024

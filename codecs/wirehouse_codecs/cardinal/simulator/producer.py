@@ -116,9 +116,9 @@ class Burst(NamedTuple):
     """Messages that leave together."""
 
     messages: list[Sent]
-    #: Whether they, what came before and what comes after keep their order.
+    #: Whether the messages keep their order, also with those before and after them.
     in_order: bool = False
-    #: They leave so much later than usual; only where order is kept.
+    #: How much later than usual they leave; only where order is kept.
     wait_ms: int = 0
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
 NS_PER_MS: Final = 1_000_000
-#: What is said next is said after this.
+#: Time between two messages.
 LATENCY_NS: Final = 100_000
 C, S = Direction.CLIENT, Direction.SERVER
 #: Clients' ports are above those of nodes, so that the sides are known also in a capture without handshakes.
@@ -70,7 +70,7 @@ LAST_PORT: Final = 65_535
 MIXED: Final = "mixed"
 IDENTITY: Final = "identity"
 ENCODINGS: Final = (IDENTITY, "gzip", "zstd", "snappy", "deflate")
-#: Each side gives the other so much room at the start, and more when so much came.
+#: The window that each side gives the other at the start, and the number of received bytes after which it gives more.
 _WINDOW: Final = 1 << 30
 _ROOM_BYTES: Final = 1 << 16
 _INITIAL_WINDOW_SIZE: Final = 4
@@ -383,7 +383,7 @@ class Stage:
         return False
 
     def pass_time(self, ns: int) -> None:
-        """Nothing is said for so long."""
+        """Send nothing for a time."""
         self.now_ns += ns
 
     def conversations(self) -> Iterator[Conversation]:

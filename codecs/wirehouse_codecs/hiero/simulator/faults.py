@@ -59,7 +59,7 @@ class Scene(Stage):
         return self._ledger.block(FIRST_BLOCK + number)
 
     def wait(self, ms: int) -> None:
-        """Nothing is said for so long."""
+        """Send nothing for a time."""
         self.pass_time(ms * NS_PER_MS)
 
     def line(self, address: str, node: Endpoint | None = None) -> Line:

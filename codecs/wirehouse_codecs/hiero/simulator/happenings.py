@@ -20,12 +20,13 @@ _GAP_NS: Final = 100 * NS_PER_MS
 #: Number of rounds of the network in a gap: gaps are longer than what is sent meanwhile.
 _ROUNDS_A_GAP: Final = 8
 _ATTEMPTS: Final = 3
-#: A node misses so many blocks when its publishers are away, for a short time and for a longer one.
+#: Number of blocks that a node misses when its publishers are away, for a short time and for a longer one.
 _MISSED: Final = 3
 _MISSED_LONG: Final = 7
-#: A block so far below the last is answered as a duplicate by every node, and sent by a publisher that lost its place.
+#: Distance below the last block at which every node answers a block as a duplicate. Publishers that lost their place
+#: send such blocks.
 _FAR_BELOW: Final = HieroOptions().skipped_blocks + 2
-#: What is not longer than this comes within the time that messages may cross.
+#: Maximum size of what arrives within the time in which messages may cross.
 _CROSSING_BYTES: Final = 50_000
 
 

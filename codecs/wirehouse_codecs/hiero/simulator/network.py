@@ -19,14 +19,14 @@ from wirehouse_codecs.tcp.endpoints import Endpoint
 if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
-#: One thing was said.
+#: Each step sends one message.
 Steps = Iterator[None]
 #: The first publisher begins with this block: its node has none, and is sent all from 0 on.
 FIRST_OFFERED: Final = 2
-#: The reader of ranges asks once in so many rounds, for so many blocks.
+#: The reader of ranges asks once in RANGE_ROUNDS rounds, for RANGE_BLOCKS blocks.
 RANGE_ROUNDS: Final = 3
 RANGE_BLOCKS: Final = 2
-#: A publisher has the blocks from so far below on.
+#: Number of blocks below the last one that a publisher still has.
 HELD_BLOCKS: Final = 100
 
 
@@ -41,7 +41,7 @@ class Node:
         self.subscribers: list[Subscriber] = []
         #: Who publishes here usually.
         self.own: list[Publisher] = []
-        #: Its subscribers get each block when so many later ones are verified.
+        #: Number of later blocks that are verified before its subscribers get a block.
         self.late_blocks = 0
         #: The node as a client of others.
         self.outgoing = Client(network, self.endpoint.address, number)

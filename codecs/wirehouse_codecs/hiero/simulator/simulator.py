@@ -68,7 +68,7 @@ class SimulatorConfig:
     set_bytes: int = 8_000
     #: Between blocks, at least.
     interval_ms: int = 500
-    #: After so many rounds something happens to a node, its publishers or subscribers; 0 = never.
+    #: Number of rounds after which something happens to a node, its publishers or subscribers; 0 = never.
     incident_rounds: int = 4
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more node, publisher or subscriber breaks; see FAULTS.

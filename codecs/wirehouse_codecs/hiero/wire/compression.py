@@ -16,7 +16,7 @@ from wirehouse_codecs.captures.inflate import Gzip, Plain, Zstd
 from wirehouse_codecs.hiero.options import MOST_RATIO
 
 IDENTITY: Final = "identity"
-#: A message inflates to so many times its size, of which the first bytes are not judged.
+#: Number of first inflated bytes for which the factor MOST_RATIO isn't judged.
 UNJUDGED_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 18
 #: Number of bytes that are inflated to see whether the rest can be.

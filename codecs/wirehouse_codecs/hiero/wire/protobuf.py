@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 MOST_VARINT_BYTES: Final = 10
 MOST_FIELD_NUMBER: Final = (1 << 29) - 1
-#: A message of a layout has at most so many fields, its parts counted by themselves; real ones have a few dozen.
+#: Maximum number of fields of a message, its parts counted by themselves; real ones have a few dozen.
 MOST_FIELDS: Final = 10_000
 _U64: Final = (1 << 64) - 1
 

@@ -14,7 +14,7 @@ from wirehouse_codecs.hiero.wire.items.cutting import Fault, ItemReader, Items
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, read_varint
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: A message of at most so many bytes is given whole.
+#: Maximum size of a message that is given whole.
 WHOLE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 4 << 20
 #: Held of all unfinished messages of a connection.

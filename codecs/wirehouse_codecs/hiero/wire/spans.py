@@ -14,7 +14,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data
 from wirehouse_codecs.tcp.segments import Pieces, Stretch
 
-#: Bytes that nothing is read from are told in rows of so many, counted from the first: however they arrived.
+#: Size of a row of bytes from which nothing is read, counted from the first of them, however they arrived.
 UNDECODABLE_BYTES: Final = 64 << 10
 
 

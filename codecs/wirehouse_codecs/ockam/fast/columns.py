@@ -91,7 +91,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def of(cls, frames: int) -> Arrays:
-        """Zeros for so many frames."""
+        """Zeros for `frames` frames."""
         return cls(
             np.zeros((loops.WORDS, frames), np.uint64),
             np.zeros((loops.NUMBERS, frames), np.uint32),

@@ -127,7 +127,7 @@ class Plain:
         fixed[judge_loops.MOST_OPEN], fixed[judge_loops.MOST_HELD] = waiting.MOST_REQUESTS, waiting.MOST_DATA_BYTES
         fixed[judge_loops.MOST_RUNS] = memories.MOST_RUNS
         self._fixed = fixed
-        #: For so many there is room; more, the longer all are plain.
+        #: Number of messages for which there is room; it grows while all are plain.
         self._at_once = FEWEST_AT_ONCE
 
     def cost(self, rows: Rows) -> int:
@@ -371,7 +371,7 @@ class _State:
 
 
 def _room(entries: int) -> int:
-    """Places for a table of so many entries: a power of two, and twice as many at least."""
+    """Number of slots of a table of `entries` entries: a power of two, and at least twice as many."""
     return 1 << (2 * entries + 1).bit_length()
 
 
@@ -381,7 +381,7 @@ def _signed(word: int) -> int:
 
 
 def _runs(slots: int) -> Array:
-    """Room for so many sets: with one run more than they keep."""
+    """Room for `slots` sets, with one run more than they keep."""
     return np.zeros((slots, 2, memories.MOST_RUNS + 1), np.int64)
 
 

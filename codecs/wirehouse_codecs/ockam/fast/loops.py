@@ -373,7 +373,7 @@ def uint_at(data: Array, at: int, end: int) -> tuple[Any, int]:
 
 @inlined
 def uint_length_at(data: Array, at: int, end: int) -> tuple[int, int]:
-    """The same for a length or count: -1 also if not so many bytes are left."""
+    """The same for a length or count: -1 also if fewer bytes are left."""
     value, after = uint_at(data, at, end)
     size = 0
     if after >= 0:
@@ -410,7 +410,7 @@ def number_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[A
 
 @inlined
 def length_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[int, int]:
-    """A length as the envelope writes it; -1 also if not so many bytes are left."""
+    """A length as the envelope writes it; -1 also if fewer bytes are left."""
     value, after = number_at(data, at, end, cbor, major)
     size = 0
     if after >= 0:

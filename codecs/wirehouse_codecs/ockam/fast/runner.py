@@ -46,7 +46,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("requester", pa.string()),
         pa.field("consumer", pa.string()),
         pa.field("missed", pa.int64()),
-        # It answers a request, of which the rest tells; `answers_` with fields of outcome.Answers.
+        # Whether it answers a request, which the next columns describe: `answers_` with fields of outcome.Answers.
         pa.field("answers", pa.bool_()),
         pa.field("answers_requested_at_ns", pa.int64()),
         pa.field("answers_request_byte_start", pa.int64()),
@@ -61,12 +61,13 @@ PLAIN: pa.Schema = pa.schema(
 )
 
 _NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
-#: After a frame that isn't plain so many are left to the session before the loop is tried again, twice as many each
-#: time that it didn't pay; beyond so many all goes the readable way, for twice as many pieces each time, up to so many.
+#: After a frame that isn't plain, the session takes _FEWEST_READ frames before the loop is tried again, and twice as
+#: many each time that it didn't pay. Beyond _MOST_TRIED everything goes the reference path, for twice as many pieces
+#: each time, up to _MOST_READ.
 _FEWEST_READ: Final = 4
 _MOST_TRIED: Final = 128
 _MOST_READ: Final = 1024
-#: It pays to cut the frames of a run if one in so many is plain.
+#: It pays to cut the frames of a run if one in this many is plain.
 _WORTH: Final = 4
 
 
@@ -75,7 +76,7 @@ class Taken(NamedTuple):
 
     #: PLAIN.
     plain: pa.RecordBatch
-    #: The others, and what is no message, each behind so many plain ones.
+    #: The other messages, and bytes that are none, each with the number of plain ones before it.
     read: Sequence[tuple[int, Outcome]]
 
 

@@ -54,7 +54,8 @@ MOST_SKIPS: Final = 64
 #: Streams of open creates that a session's row names.
 MOST_ABOUT: Final = 1_024
 OTHER: Final = "other"
-#: What can't be read at addresses of secure channels, which begin at a listener of such a name; of so many addresses.
+#: The name of unreadable traffic at addresses of secure channels, the maximum number of these addresses, and the
+#: prefix of the names of listeners, at which channels begin.
 SECURE_CHANNEL: Final = "secure channel"
 MOST_CHANNELS: Final = 1_024
 _CHANNEL: Final = "0#secure_channel"

@@ -33,7 +33,7 @@ class Sender(NamedTuple):
     is_fresh: bool
     #: Whether it had received more of the other side than was taken here.
     is_behind: bool
-    #: Whether it had received the rest of a frame that is begun here. (One more byte may be a FIN, which doesn't count.)
+    #: Whether it had received the rest of a frame that is begun here. (One more byte may be a FIN; it doesn't count.)
     knows_frame: bool
     #: Whether a response may answer what comes after it, or what is begun.
     is_early: bool

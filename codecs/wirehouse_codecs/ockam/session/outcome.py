@@ -48,8 +48,8 @@ class Answers:
     #: The data of a push that was saved; None = too much was open to hold it.
     data: bytes | None
     data_bytes: int | None
-    #: Whether messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may
-    #: be that of another request. Also for a push after messages were missed: an earlier one may have its id.
+    #: Whether messages were missed while it was open, or held it back: it may have been sent earlier, and its answer
+    #: may be that of another request. Also for a push after messages were missed: an earlier one may have its id.
     unsure: bool
     #: Whether it is unknown when the request was sent: it arrived late, or something that was sent before it did.
     late: bool

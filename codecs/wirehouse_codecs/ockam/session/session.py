@@ -49,7 +49,7 @@ from wirehouse_codecs.ockam.wire.routed import route_text
 from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived
 from wirehouse_codecs.tcp.events import End
 
-#: An answer may be so long on its way when its connection is reset.
+#: How long an answer may be on its way when its connection is reset.
 IN_FLIGHT_NS: Final = 10**9
 
 #: What is judged of a message; its kind says which direction it comes from.

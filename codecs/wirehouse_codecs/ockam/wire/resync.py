@@ -16,7 +16,7 @@ from wirehouse_codecs.ockam.wire.routed import MOST_HOPS, Envelope
 Array = np.ndarray[Any, Any]
 _WORD: Any = np.uint64
 
-#: Where a frame is looked for, its routes and the length of its payload are at most so long.
+#: Maximum length of the routes and of the payload's length in a frame that is looked for.
 HEADER_BYTES: Final = 512
 #: Hops of a route behind a length that is taken at its word; more are none.
 MOST_CREDIBLE_HOPS: Final = 1024

@@ -21,7 +21,7 @@ from wirehouse_codecs.hiero.wire.protobuf import Malformed, WireType
 
 Array = np.ndarray[Any, Any]
 
-#: At most so many items are cut at once: a hostile set has one in two bytes.
+#: Maximum number of items that are cut at once: a hostile set has one in two bytes.
 CHUNK_ITEMS: Final = 1 << 16
 #: Fewer are sooner counted one by one.
 _FEW_ITEMS: Final = 100
