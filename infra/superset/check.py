@@ -63,7 +63,7 @@ def _placed(value: Any, kind: str | None) -> Any:
     return value // 1000 if kind == "time" and value is not None else value
 
 
-def told(found: list[float]) -> str:
+def listed(found: list[float]) -> str:
     """The numbers in few words."""
     return f"{len(found)} numbers that add up to {sum(found):,g}"
 
@@ -118,7 +118,7 @@ def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[
             data = [{chart.color.label: row[chart.color.label]} for row in data]
         there, here = numbers(data, place(chart)), expected(lake, chart)
         if len(there) != len(here) or not all(map(isclose, there, here)):
-            yield f"{board.name}: {chart.question}: {told(there)} there, {told(here)} here"
+            yield f"{board.name}: {chart.question}: {listed(there)} there, {listed(here)} here"
 
 
 def log_in(page: Page) -> None:

@@ -79,7 +79,7 @@ def inspect(
     ports = options.ports or port
     start = starter(options)
     batches, servers = detection.servers(batches, ports, recognises, start, SCHEMA)
-    rows = tcp_inspection.read(batches, start, SCHEMA, ports, unseen, partial(_tells, replays), servers)
+    rows = tcp_inspection.read(batches, start, SCHEMA, ports, unseen, partial(_are_wanted, replays), servers)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:
@@ -99,7 +99,7 @@ def inspect(
     yield from known
 
 
-def _tells(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
+def _are_wanted(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
     """Which messages say something about entries, see `takes`, or about payloads."""
     follows = pc.struct_field(rows.column("message"), "follows_byte_start").is_valid()
     replayed = replays.needs(rows)

@@ -115,10 +115,10 @@ class BambooOptions(OptionTable):
         if self.control_port == self.data_port:
             raise OptionError(key="data_port", reason="must be another port than control_port")
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """Without those of the other transport."""
         other = _OF_CONNECTIONS if self.transport == BYMUX else _OF_BYMUX
-        return {key: _plain(value) for key, value in OptionTable.told(self).items() if key not in other}
+        return {key: _plain(value) for key, value in OptionTable.written(self).items() if key not in other}
 
     def role_of(self, direction: Direction) -> Role:
         """The role of the side that sends in `direction`."""

@@ -76,8 +76,8 @@ def inspect(
     usual = (DEFAULT_PORT, *options.publish_ports, *options.subscribe_ports)
     start = starter(options)
     batches, servers = detection.servers(batches, port, recognises, start, SCHEMA, usual)
-    rows = tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers)
-    yield from _told(rows, options, unseen)
+    rows = tcp_inspection.read(batches, start, SCHEMA, port, unseen, _are_events, servers)
+    yield from _shown(rows, options, unseen)
 
 
 def inspect_log(
@@ -85,7 +85,7 @@ def inspect_log(
 ) -> Iterator[Inspected]:
     """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_entries(options), SCHEMA), options, unseen or Unseen())
+    yield from _shown(files.rows(batches, of_entries(options), SCHEMA), options, unseen or Unseen())
 
 
 def inspect_blocks(
@@ -93,19 +93,19 @@ def inspect_blocks(
 ) -> Iterator[Inspected]:
     """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_blocks(options), SCHEMA), options, unseen or Unseen())
+    yield from _shown(files.rows(batches, of_blocks(options), SCHEMA), options, unseen or Unseen())
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "grpc_log": inspect_log, "blocks": inspect_blocks}
 
 
-def _tells(rows: pa.Table) -> pa.ChunkedArray:
+def _are_events(rows: pa.Table) -> pa.ChunkedArray:
     """Which messages are events, see `event_of`."""
     ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
     return pc.and_(ignored.is_null(), last)
 
 
-def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
+def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
         if row["row_kind"] in (MESSAGE, CALL, BLOCK) and "sides" not in row and (event := event_of(row)) is not None:
@@ -115,8 +115,8 @@ def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterato
                 yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] not in (CALL, BLOCK) and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)):
-            yield told
+        elif row["row_kind"] not in (CALL, BLOCK) and (shown_row := tcp_inspection.shown(row, PROTOCOL, _OWN)):
+            yield shown_row
     fold, last_ns = Fold(options), 0
     for _, event in sorted(events, key=itemgetter(0)):
         yield from _found(fold.take(event))
@@ -125,8 +125,8 @@ def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterato
     yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
 
 
-def _found(told: Iterable[Told]) -> Iterator[Inspected]:
-    for found in told:
+def _found(shown_row: Iterable[Told]) -> Iterator[Inspected]:
+    for found in shown_row:
         if isinstance(found, Found):
             place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
             yield tcp_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)

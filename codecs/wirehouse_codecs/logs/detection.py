@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.logs import rows, tcp_inspection
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import Unseen
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.tcp_inspection import Port
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
@@ -39,7 +39,7 @@ class Head(NamedTuple):
 Recognise = Callable[[bytes, bytes], str | None]
 
 
-class _Head(BareDialogue):
+class _Head(NullDialogue):
     """A dialogue that keeps the first bytes of each side, up to the first hole."""
 
     def __init__(self, connection: Connection, client: Endpoint, server: Endpoint) -> None:
@@ -142,8 +142,8 @@ def _messages(
     of_ends: Counter[tuple[Endpoint, Endpoint]] = Counter()
     for row in tcp_inspection.read(_first(head), start, schema, None, Unseen(wanted=False), count, servers):
         if row["row_kind"] == rows.CONNECTION:
-            told = row["connection"]
-            ends = [Endpoint(told[f"{end}_address"], told[f"{end}_port"]) for end in ("server", "client")]
+            fields = row["connection"]
+            ends = [Endpoint(fields[f"{end}_address"], fields[f"{end}_port"]) for end in ("server", "client")]
             of_ends[ends[0], ends[1]] += counted.pop(row["connection_id"], 0)
     return of_ends
 

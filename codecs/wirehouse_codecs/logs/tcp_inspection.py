@@ -128,13 +128,13 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
             return inspection.QUARANTINE, why | stream_place | place | {"value": row.get("raw")}
         case "connection":
-            told = dict(row["connection"])
-            del told["window_packets"]
-            told["one_sided"] = _only_side(told)
+            fields = dict(row["connection"])
+            del fields["window_packets"]
+            fields["one_sided"] = _only_side(fields)
             if "sides" in row:
                 # Tables have no such column: there the source's ports say which side is the server.
-                told["sides"] = row["sides"]
-            return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
+                fields["sides"] = row["sides"]
+            return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | fields | place
     return None
 
 
@@ -147,9 +147,9 @@ def _only_side(connection: Row) -> Direction | None:
 
 def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:
     """A broken rule at the location of `row`."""
-    told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
+    fields = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
     stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
-    return inspection.VIOLATION, told | stream_place | {name: row[name] for name in _PLACE}
+    return inspection.VIOLATION, fields | stream_place | {name: row[name] for name in _PLACE}
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ def inspect(
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
     start = starter(options)
     batches, servers = detection.servers(batches, port, recognises, start, SCHEMA)
-    for row in tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers):
+    for row in tcp_inspection.read(batches, start, SCHEMA, port, unseen, _are_wanted, servers):
         if "sides" not in row:
             heard.take(row)
         if row["row_kind"] == MESSAGE:
@@ -67,19 +67,19 @@ def inspect(
                 yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] != SESSION and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
-            yield told
+        elif row["row_kind"] != SESSION and (shown_row := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+            yield shown_row
     for found in heard.told(options.index_convention):
         if isinstance(found, Found):
             rule, place = found.rule, found.where._asdict() | {"stream_address": found.stream_address}
             yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
 
 
-def _tells(rows: pa.Table) -> pa.ChunkedArray:
+def _are_wanted(rows: pa.Table) -> pa.ChunkedArray:
     """Which messages may tell an event or show data, see `Heard`."""
     kind, ignored = (pc.struct_field(rows.column("message"), name) for name in ("kind", "ignored"))
-    telling = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
-    return pc.or_(telling, pc.equal(ignored, NOT_GIVEN).fill_null(False))
+    are_events = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
+    return pc.or_(are_events, pc.equal(ignored, NOT_GIVEN).fill_null(False))
 
 
 def _message(row: Row) -> Inspected:

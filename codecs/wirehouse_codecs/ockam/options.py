@@ -92,10 +92,10 @@ class OckamOptions(OptionTable):
         if both:
             raise OptionError(key="index_services", reason=f"{both[0]!r} is one of stream_services as well")
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """The order of addresses means nothing."""
         services = {name: sorted(getattr(self, name)) for name in ("stream_services", "index_services")}
-        return {**OptionTable.told(self), **services}
+        return {**OptionTable.written(self), **services}
 
     @property
     def answer_timeout_ns(self) -> int:

@@ -39,7 +39,7 @@ LAND, RUN = ("land",), ("run",)
 class NextRunError(WirehouseError):
     """The run after a disturbance failed."""
 
-    template = "`wirehouse {command}` failed after the disturbance: {said}"
+    template = "`wirehouse {command}` failed after the disturbance: {line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class Scene:
         begun = time.monotonic()
         for command in commands:
             if self.start(*command).wait(PATIENCE_SECONDS):
-                raise NextRunError(command=" ".join(command), said=self.last_line())
+                raise NextRunError(command=" ".join(command), line=self.last_line())
         return time.monotonic() - begun
 
     def last_line(self) -> str:
         """The last output of its commands."""
         lines = (self.folder / "output.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "nothing was said"
+        return lines[-1][:300] if lines else "nothing was printed"
 
 
 def captured(folder: Path, protocols: Iterable[str], days: int = 2) -> list[Source]:

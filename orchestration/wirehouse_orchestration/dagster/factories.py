@@ -196,7 +196,7 @@ def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, fo
     wanted = session.known.stale().get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return runner.JobReport(job.name, (), {})
-    with failing_as_told():
+    with translated_errors():
         spark = session.spark(_landed_records(session.known.landed(), first, last))
         return runner.run_job(
             spark, lake, job.name, first, last, force=force, progress=session.say, known=session.known
@@ -209,7 +209,7 @@ def _landed_records(captures: Sequence[Manifest], first: str, last: str) -> int:
 
 
 @contextmanager
-def failing_as_told() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translate errors in a step for Dagster: retry where that helps, else fail with the message of our errors."""
     try:
         yield

@@ -85,7 +85,7 @@ def spec(chart: Chart, rows: Rows) -> Spec:
     encoding: Spec = {
         "x": _position(chart, chart.x, rows, measured=lies and chart.type == "bar", beside=lies),
         "y": _position(chart, chart.y, rows, measured=not lies, above=lies),
-        "tooltip": [_told(value) for value in chart.shown],
+        "tooltip": [_tooltip(value) for value in chart.shown],
     }
     if chart.color:
         encoding["color"] = _coloured(chart, chart.color, rows)
@@ -157,7 +157,7 @@ def _format(value: Value, *, whole: bool) -> Spec:
     return {"format": ",.12~g", "tickMinStep": 1 if whole else 0}
 
 
-def _told(value: Value) -> Spec:
+def _tooltip(value: Value) -> Spec:
     if value.kind == "time":
         return {
             "field": f"{value.field}_time",

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from wirehouse_codecs.core.errors import UsageError
 from wirehouse_orchestration import config
-from wirehouse_orchestration.dagster.defs.landing import tell
+from wirehouse_orchestration.dagster.defs.landing import report_landed
 from wirehouse_orchestration.dagster.runs import materialize
 from wirehouse_orchestration.terminal import output
 from wirehouse_orchestration.terminal.render import cell, terminal
@@ -145,7 +145,7 @@ def _toml(value: Any) -> str:
 def land_all(lake: Lake, say: Callable[[str], None]) -> int:
     """Land all sources and report them to Dagster. Returns the number of landed records."""
     new = [manifest for source in lake.sources for manifest in landing.land(lake, source, progress=say)]
-    tell(lake, new)
+    report_landed(lake, new)
     return sum(manifest.records for manifest in new)
 
 

@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Said:
+class ByteRange:
     """A range of bytes in one direction of a connection. Iterating over `spans` fills the other attributes."""
 
     direction: str
@@ -59,15 +59,19 @@ class Said:
             pass
 
     def spans(
-        self, carried: Iterable[Carried], told_by: tuple[bytes | None, int | None], told_at_ns: int
+        self, carried: Iterable[Carried], reported_by: tuple[bytes | None, int | None], reported_at_ns: int
     ) -> Iterator[Span]:
         """The packets that carry some of the bytes, up to the record that caused the row.
 
         `told_by` are the capture and number of that record, or None if only the time `told_at_ns` caused the row.
         """
-        reached, told = 0, False
+        reached, caused = 0, False
         for packet, start, pieces, next_bytes in carried:
-            told = told or packet.name == told_by or (told_by[0] is None and packet.place.arrived_at_ns > told_at_ns)
+            caused = (
+                caused
+                or packet.name == reported_by
+                or (reported_by[0] is None and packet.place.arrived_at_ns > reported_at_ns)
+            )
             for piece in pieces:
                 if piece.direction == self.direction:
                     self._take(piece.byte_start, piece.data)
@@ -76,7 +80,7 @@ class Said:
             if span is not None:
                 yield span
             reached = next_bytes[self.direction]
-            if told and reached >= self.byte_end:
+            if caused and reached >= self.byte_end:
                 return
 
     def _span(self, packet: LandedPacket, start: int, reached: int) -> Span | None:

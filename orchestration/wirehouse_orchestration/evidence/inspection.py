@@ -83,7 +83,7 @@ _APART: Final = frozenset(
 )
 #: Columns of a connection that are shown as its endpoints, and aren't repeated.
 _ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
-_TOLD_BY_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
+_SHOWN_AS_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
 
 
 class UnreadableCaptureError(UsageError):
@@ -243,16 +243,16 @@ def _inspection(
 
 def _options(protocol: str, listed: Sequence[str]) -> OptionTable:
     """The protocol's options from texts NAME=VALUE, read as those of a source. Raises InspectOptionError."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in listed:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InspectOptionError(option=text, reason="must be NAME=VALUE")
-        if name in told:
+        if name in values:
             raise InspectOptionError(option=name, reason="stands there twice")
-        told[name] = _value(value)
+        values[name] = _value(value)
     try:
-        return PROTOCOLS[protocol].options.from_mapping(told)
+        return PROTOCOLS[protocol].options.from_mapping(values)
     except OptionError as error:
         raise InspectOptionError(option=error.fields["key"], reason=error.fields["reason"]) from None
 
@@ -293,8 +293,8 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     for _ in landed:
         pass
     notes = [*counts.lines(kind), *(finding.message for finding in (clock.reversed,) if finding)]
-    told = " and ".join(f"like {name} ({why})" for name, why in found.items())
-    reason = f"its connections begin {told}" if told else "no connection begins as one of a known protocol"
+    likely = " and ".join(f"like {name} ({why})" for name, why in found.items())
+    reason = f"its connections begin {likely}" if likely else "no connection begins as one of a known protocol"
     reason = "; ".join([reason, *notes])
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
@@ -448,11 +448,11 @@ def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Tex
     words = [": ".join(filter(None, (row["rule"], row.get("message") or row.get("reason"))))] if "rule" in row else []
     if kind == CONNECTION:
         words = ["{}:{} → {}:{}".format(*(row[name] for name in _ENDS))]
-        row = {name: value for name, value in row.items() if value != 0 and name not in _TOLD_BY_ENDS}
+        row = {name: value for name, value in row.items() if value != 0 and name not in _SHOWN_AS_ENDS}
     if kind != VIOLATION:
         apart |= {"reason"} if "rule" in row else set()
-        told = {name: value for name, value in row.items() if name not in apart and value is not None}
-        words += [f"{name}={_short(value)}" for name, value in told.items()]
+        fields = {name: value for name, value in row.items() if name not in apart and value is not None}
+        words += [f"{name}={_short(value)}" for name, value in fields.items()]
     says = render.terminal(" ".join(words))
     return Text(render.terminal(str(label)), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
 
@@ -467,8 +467,8 @@ def _short(value: Any) -> str:
         case bytes():
             return render.cell(value, SHORT_HEX) or "(empty)"
         case dict():
-            told = {name: item for name, item in value.items() if item is not None}
-            return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in told.items()) + "}"
+            fields = {name: item for name, item in value.items() if item is not None}
+            return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in fields.items()) + "}"
         case list():
             more = [f"{len(value) - _ITEMS} more"] if len(value) > _ITEMS else []
             return "[" + ", ".join([*map(_short, value[:_ITEMS]), *more]) + "]"

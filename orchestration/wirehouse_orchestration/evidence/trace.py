@@ -20,7 +20,7 @@ import fastavro
 from wirehouse_codecs.core.errors import UsageError
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_orchestration.evidence import excerpts, landed_packets
-from wirehouse_orchestration.evidence.excerpts import NoExcerptError, Said
+from wirehouse_orchestration.evidence.excerpts import ByteRange, NoExcerptError
 from wirehouse_orchestration.evidence.landed_packets import TracedConnection
 from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import PACKET_KINDS, Lake
@@ -106,7 +106,7 @@ class Traced:
     row: Mapping[str, Any]
     found: Sequence[Found]
     #: The bytes of a connection that the row is about, and the paths of the captures of their packets.
-    said: Said | None = None
+    said: ByteRange | None = None
     paths: Mapping[bytes, str] = field(default_factory=dict)
 
     def told(self) -> dict[str, Any]:
@@ -331,9 +331,9 @@ def _sender(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]) ->
     return other(sender) if PROTOCOLS[source.protocol].options.from_mapping(source.options).turned else sender
 
 
-def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> Said:
+def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> ByteRange:
     """The bytes that a row is about, and the packets that carried them."""
-    said = Said(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
+    said = ByteRange(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
     told_by = row["capture_id"], row["record_number"]
     spans = said.spans(landed_packets.packets(lake, connection), told_by, row["arrived_at_ns"])
     if pcap is None:
@@ -390,7 +390,7 @@ def _print_parts(found: Found, out: TextIO) -> None:
             _say(out, f"  {part}: null")
 
 
-def _print_said(said: Said, paths: Mapping[bytes, str], out: TextIO) -> None:
+def _print_said(said: ByteRange, paths: Mapping[bytes, str], out: TextIO) -> None:
     size = said.byte_end - said.byte_start
     lacks = f", {size - said.there:,} of them were not captured" if said.there < size else ""
     _say(out, f"\nbytes {said.byte_start} to {said.byte_end} of what the {said.direction} sent, {size:,} bytes{lacks}")

@@ -61,7 +61,7 @@ class Shell:
                 raise CommandError(reason=f"there is no {name}")
             COMMANDS[name].do(self, arguments)
         elif words := text.rstrip("; \n").split():
-            if self._said(words):
+            if self._run_foreign(words):
                 return
             began = time.monotonic()
             form = output.ENDINGS[self.out.suffix] if self.out else self.form
@@ -70,7 +70,7 @@ class Shell:
             self.out = None
             output.note(f"{time.monotonic() - began:.2f} s")
 
-    def _said(self, words: list[str]) -> bool:
+    def _run_foreign(self, words: list[str]) -> bool:
         """Run a command in the words of other prompts. Whether `words` are one."""
         match [word.lower() for word in words]:
             case ["exit" | "quit"]:

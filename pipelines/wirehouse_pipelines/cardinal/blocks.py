@@ -105,11 +105,11 @@ class _Topics:
         new = [one for one in new if one not in self._found]
         self._found.update(new)
         if new:
-            told = [
+            rows_of_topics = [
                 {"source": source, "window_start": self._sources[source].windows[0], "topic": topic}
                 for source, topic in new
             ]
-            yield TOPICS, pa.RecordBatch.from_pylist(told)
+            yield TOPICS, pa.RecordBatch.from_pylist(rows_of_topics)
 
 
 def starts_of(rows: pa.RecordBatch, sources: Sources) -> Array:

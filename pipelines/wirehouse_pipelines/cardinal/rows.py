@@ -242,8 +242,8 @@ def finding_row(finding: Finding) -> dict[str, Any]:
 def found_row(finding: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """A row of FOUND from that of `finding_row`. `about` has source, window_start, block_hash and number."""
     where = {name: finding["at"][name] for name in PLACE if name != "capture_arrived_at_ns"}
-    told = {name: finding[name] for name in ("rule", "severity", "message")}
-    return {**about, **told, **where, "protocol": "cardinal"}
+    fields = {name: finding[name] for name in ("rule", "severity", "message")}
+    return {**about, **fields, **where, "protocol": "cardinal"}
 
 
 def batch_of(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -164,19 +164,19 @@ class _Service(KeyFold):
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         self._end_ns = self._ends_ns[rows.column("window_start")[0].as_py()]
         events = filter(None, map(event_of, rows.select(EVENT_COLUMNS).to_pylist()))
-        told = self._final(one for event in events for one in self._fold.take(event))
-        return _rows(told) if told else None
+        outcomes = self._final(one for event in events for one in self._fold.take(event))
+        return _rows(outcomes) if outcomes else None
 
     def end_window(self) -> pa.RecordBatch:
-        told = [*self._final(self._fold.end_window(self._end_ns)), *self._newest.values()]
+        outcomes = [*self._final(self._fold.end_window(self._end_ns)), *self._newest.values()]
         self._newest = {}
         state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
-        return pa.concat_batches([_rows(told), state])
+        return pa.concat_batches([_rows(outcomes), state])
 
-    def _final(self, told: Iterable[Told]) -> list[Told]:
+    def _final(self, outcomes: Iterable[Told]) -> list[Told]:
         """The rows that are final at once. Of the others, the window's last one counts."""
         final = []
-        for one in told:
+        for one in outcomes:
             if type(one) in _ONCE:
                 final.append(one)
             else:
@@ -184,11 +184,11 @@ class _Service(KeyFold):
         return final
 
 
-def _rows(told: Sequence[Told]) -> pa.RecordBatch:
+def _rows(outcomes: Sequence[Told]) -> pa.RecordBatch:
     """Rows of the fold, with the columns of all tables."""
     made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
     for kind, schema in _SCHEMAS.items():
-        if of_kind := [_VALUES[kind](one) for one in told if type(one) is kind]:
+        if of_kind := [_VALUES[kind](one) for one in outcomes if type(one) is kind]:
             columns = map(pa.array, zip(*of_kind, strict=True), schema.types)
             rows = pa.RecordBatch.from_arrays(list(columns), schema=schema)
             rows = rows.append_column(TABLE, pa.repeat(_TABLE_OF[kind], rows.num_rows))

@@ -202,8 +202,10 @@ def _carried(work: Work, table: str, gathered: frozenset[str], *, files: bool) -
 def _segments(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
     """Prepare rows of bronze.segments: keep segments, and packets whose problem has to be reported (without a flow)."""
     segment = pc.is_null(rows.column("skip"))
-    told = pc.or_(pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid())
-    wanted = pc.or_(segment, told)
+    reported = pc.or_(
+        pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid()
+    )
+    wanted = pc.or_(segment, reported)
     if not pc.all(wanted).as_py():
         rows, segment = rows.filter(wanted), segment.filter(wanted)
     flow = pc.if_else(segment, rows.column("flow"), pa.scalar(None, pa.binary()))

@@ -88,8 +88,8 @@ class Broker:
             self._topic = re2.compile(topics if topics.startswith("^") else f"^{re2.escape(topics)}$", quiet)
             self._admin = AdminClient(self._settings)
         except re2.error as error:
-            told = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-            raise BrokerSettingsError(source=source, key="path", reason=f"is no regular expression: {told}") from None
+            reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+            raise BrokerSettingsError(source=source, key="path", reason=f"is no regular expression: {reason}") from None
         except KafkaException as error:
             raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
@@ -245,10 +245,10 @@ class Broker:
         """Whether the broker deletes records within a partition; False if it doesn't answer."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            told = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
+            settings = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
         except KafkaException:
             return False
-        return "cleanup.policy" in told and "compact" in str(told["cleanup.policy"].value)
+        return "cleanup.policy" in settings and "compact" in str(settings["cleanup.policy"].value)
 
     def check_there(self) -> None:
         """Raise BrokerError if the broker doesn't answer."""
@@ -260,8 +260,8 @@ class Broker:
     def _check_same(self, wanted: OffsetRange) -> None:
         """Raise BrokerError if the topic was recreated since the range was fixed: the records aren't the same."""
         asked = TopicCollection([wanted.topic])
-        told = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
-        if str(told.topic_id) != wanted.topic_id:
+        described = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
+        if str(described.topic_id) != wanted.topic_id:
             raise BrokerError(source=self._source, reason=f"{wanted.name}: the topic was recreated while it was read")
 
     def _read(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[Message]:

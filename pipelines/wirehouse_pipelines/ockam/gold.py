@@ -149,20 +149,20 @@ class _Stream(KeyFold):
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         self._unplaced |= _unplaced(rows)
-        told = [one for event in events_in(rows) for one in self._fold.take(event)]
-        return _rows(told) if told else None
+        outcomes = [one for event in events_in(rows) for one in self._fold.take(event)]
+        return _rows(outcomes) if outcomes else None
 
     def end_window(self) -> pa.RecordBatch:
-        told = [one for one in self._fold.end_window() if self._is_shown(one)]
+        outcomes = [one for one in self._fold.end_window() if self._is_shown(one)]
         self._unplaced = set()
         state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
-        return pa.concat_batches([_rows(told), state])
+        return pa.concat_batches([_rows(outcomes), state])
 
-    def _is_shown(self, told: Told) -> bool:
+    def _is_shown(self, outcome: Told) -> bool:
         """Whether a row is written: a client has one under its stream's address, under its name if that isn't known."""
-        if not isinstance(told, ConsumerRow) or told.stream_address is not None:
+        if not isinstance(outcome, ConsumerRow) or outcome.stream_address is not None:
             return True
-        return (told.client_id, told.stream_name, told.partition or 0) in self._unplaced
+        return (outcome.client_id, outcome.stream_name, outcome.partition or 0) in self._unplaced
 
 
 def _unplaced(rows: pa.RecordBatch) -> set[_Client]:
@@ -172,11 +172,11 @@ def _unplaced(rows: pa.RecordBatch) -> set[_Client]:
     return set(zip(*names, partitions, strict=True))
 
 
-def _rows(told: Sequence[Told]) -> pa.RecordBatch:
+def _rows(outcomes: Sequence[Told]) -> pa.RecordBatch:
     """Rows of the fold, with the columns of all tables."""
     made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
     for kind, names in _NAMES.items():
-        if of_kind := [_VALUES[kind](one) for one in told if type(one) is kind]:
+        if of_kind := [_VALUES[kind](one) for one in outcomes if type(one) is kind]:
             columns = dict(zip(names, zip(*of_kind, strict=True), strict=True))
             columns |= {
                 name: tuple(map(change, columns[name])) for (whose, name), change in _CHANGED.items() if whose is kind

@@ -148,10 +148,10 @@ def _fold(
         rows = rows if held is None else pa.concat_batches([held, rows])
         # More may follow of the last message.
         last = int(begins_of(rows, _MESSAGE)[-1])
-        yield from _told(rows.slice(0, last), alive)
+        yield from _judged(rows.slice(0, last), alive)
         held = _reduced(rows.slice(last))
     if held is not None:
-        yield from _told(held, alive)
+        yield from _judged(held, alive)
 
 
 def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -164,7 +164,7 @@ def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(rows.schema.get_field_index("digest"), _OBSERVED.field("digest"), found)
 
 
-def _told(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _judged(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Rows of the tables about whole messages."""
     if not rows.num_rows:
         return

@@ -39,7 +39,7 @@ class CallRows:
             "publisher": rpc.publisher if rpc.service in (None, Service.PUBLISH) else None,
         }
 
-    def call(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
+    def call(self, rpc: Rpc, place: Place, where: Where | None, fields: dict[str, Any]) -> None:
         """The row of where a call begins, misses messages, or ends."""
         known = {
             "profile": rpc.profile.name,
@@ -48,7 +48,7 @@ class CallRows:
             "partial": rpc.partial,
             "opened_at_ns": rpc.opened_ns,
         }
-        self._log.add(CALL, place, where, **self.about(rpc), call_event=known | told)
+        self._log.add(CALL, place, where, **self.about(rpc), call_event=known | fields)
 
     def message(
         self,
@@ -62,21 +62,21 @@ class CallRows:
         """The row of a message, or of the last part of one."""
         rpc.counts["messages"] += 1
         rpc.counts["message_bytes"] += event.length
-        told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
-        told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self.received(where)}
-        told["late"] = self.is_late(where)
+        fields = {"profile": rpc.profile.name, "part": 0, "last": True} | content
+        fields |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self.received(where)}
+        fields["late"] = self.is_late(where)
         about = self.about(rpc)
-        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
+        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=fields, raw=raw)
 
-    def block(self, place: Place, sender: Direction, rpc: Rpc, number: int | None, told: dict[str, Any]) -> None:
+    def block(self, place: Place, sender: Direction, rpc: Rpc, number: int | None, fields: dict[str, Any]) -> None:
         """The row of a block."""
-        self._log.add(BLOCK, place, direction=sender.value, **self.about(rpc), block_number=number, block=told)
+        self._log.add(BLOCK, place, direction=sender.value, **self.about(rpc), block_number=number, block=fields)
 
     def part(
-        self, rpc: Rpc, where: Where, told: dict[str, Any], raw: bytes | bytearray | None, number: int | None
+        self, rpc: Rpc, where: Where, fields: dict[str, Any], raw: bytes | bytearray | None, number: int | None
     ) -> None:
         """The row of a part of a message that goes on."""
-        self._log.add(MESSAGE, rpc.place, where, **self.about(rpc), block_number=number, message=told, raw=raw)
+        self._log.add(MESSAGE, rpc.place, where, **self.about(rpc), block_number=number, message=fields, raw=raw)
 
     def quarantine(
         self,

@@ -54,7 +54,7 @@ class Pauses:
             self.said_ns = _arrived_ns(part, end)
 
     def _add(self, start: int, said_ns: int, at_ns: int, connection: Connection) -> None:
-        """The client's bytes from `start` on came at `at_ns`, and the last bytes before them, of any side, at `said_ns`."""
+        """The client's bytes from `start` on came at `at_ns`; the last bytes before them, of any side, at `said_ns`."""
         if at_ns - said_ns >= PAUSE_NS and self._is_known(start, connection):
             self.ends.append((start, at_ns))
 

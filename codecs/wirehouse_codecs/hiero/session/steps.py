@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANSWER_NS: Final = 2 * 10**9
 
 
-class Said(NamedTuple):
+class CallInput(NamedTuple):
     """One thing that is said."""
 
     input: StrEnum
@@ -86,7 +86,7 @@ class Memory:
 
 
 Broken = Sequence[tuple[str, str] | tuple[str, str, Direction]]
-Effect = Callable[["Call", Said], Broken]
+Effect = Callable[["Call", CallInput], Broken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ def found_of(broken: Broken) -> tuple[Found, ...]:
     return tuple(Found(RULE[one[0]], one[1], one[2] if len(one) == 3 else None) for one in broken)
 
 
-def unknowing(said: Said, end: int) -> bool:
+def unknowing(given: CallInput, end: int) -> bool:
     """Whether its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
-    return said.received is not None and said.received < end
+    return given.received is not None and given.received < end
 
 
-def knowing(said: Said, answered_ns: int, in_flight_ns: int) -> bool:
+def knowing(given: CallInput, answered_ns: int, in_flight_ns: int) -> bool:
     """Whether its sender had read what the other side sent at `answered_ns`: it was written later than that was in
     flight."""
-    written_ns = said.at_ns if said.written_ns is None else said.written_ns
+    written_ns = given.at_ns if given.written_ns is None else given.written_ns
     return written_ns - answered_ns > in_flight_ns
 
 

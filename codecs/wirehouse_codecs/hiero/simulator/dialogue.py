@@ -164,8 +164,8 @@ class Call:
     def ack(self, *numbers: int, root: bytes = b"") -> Self:
         """Blocks are verified and stored."""
         fields = self.profile.acknowledgement_fields
-        root_told, exists = None if fields < 2 else root, None if fields < 3 else False
-        return self.server(*(Acknowledgement(number, root_told, exists) for number in numbers))
+        root_sent, exists = None if fields < 2 else root, None if fields < 3 else False
+        return self.server(*(Acknowledgement(number, root_sent, exists) for number in numbers))
 
     def exists(self, number: int) -> Self:
         """The duplicate answer of the older API."""
@@ -276,7 +276,7 @@ class Line:
     def __init__(self, stage: Stage, client: Endpoint, node: Endpoint, manner: int) -> None:
         self.stage, self.client, self.node, self.profile = stage, client, node, stage.profile
         self.opened_ns = stage.now_ns
-        self.said: deque[Event] = deque()
+        self.queue: deque[Event] = deque()
         self.closed = False
         chosen = MANNERS[manner % len(MANNERS)]
         encoding = ENCODINGS[manner % len(ENCODINGS)] if stage.config.encoding == MIXED else stage.config.encoding
@@ -331,12 +331,12 @@ class Line:
         if not self.closed:
             self.closed = True
             self.stage.pass_time(LATENCY_NS)
-            self.said.append(Close(self.stage.now_ns, side, ending))
+            self.queue.append(Close(self.stage.now_ns, side, ending))
             self.stage.pass_time(2 * ROUND_TRIP_NS)
 
     def _write(self, side: Direction, data: bytes) -> None:
         self.stage.pass_time(LATENCY_NS)
-        self.said.append(Send(self.stage.now_ns, side, data))
+        self.queue.append(Send(self.stage.now_ns, side, data))
         # Until it is on the link, with its ACKs.
         self.stage.pass_time(2 * PACKET_NS * -(-len(data) // SEGMENT_BYTES))
 
@@ -348,9 +348,9 @@ class Line:
 
     def _events(self) -> Iterator[Event]:
         while True:
-            while self.said:
-                yield self.said.popleft()
-            if self.closed or not (self.stage.advance() or self.said):
+            while self.queue:
+                yield self.queue.popleft()
+            if self.closed or not (self.stage.advance() or self.queue):
                 return
 
 

@@ -52,9 +52,9 @@ def _next_of(node: Node) -> Publisher:
 
 def _return_subscribers(network: Network, node: Node) -> Steps:
     """Subscribers that were told of an error go on at another node, or here."""
-    told = [subscriber for subscriber in network.subscribers if subscriber.node is None]
+    without_node = [subscriber for subscriber in network.subscribers if subscriber.node is None]
     others = [other for other in network.served if other is not node and other.publishers]
-    for subscriber in told:
+    for subscriber in without_node:
         yield from network.subscribe(subscriber, others[0] if others else node)
 
 

@@ -104,8 +104,8 @@ class Peer:
 
     def trailers(self, stream_id: int, status: int = 0, message: str = "", metadata: Pairs = ()) -> bytes:
         """The status that ends a call."""
-        told = [("grpc-message", message)] if message else []
-        return self.headers(stream_id, [("grpc-status", str(status)), *told, *metadata], end=True)
+        details = [("grpc-message", message)] if message else []
+        return self.headers(stream_id, [("grpc-status", str(status)), *details, *metadata], end=True)
 
     def reset(self, stream_id: int, code: int = CANCEL) -> bytes:
         """End a call at once."""

@@ -345,8 +345,8 @@ class Calls:
         """What an entry says, which stands at these bytes of its file."""
         direction = _DIRECTIONS.get(entry.type)
         if direction is None:
-            told = (byte_start, byte_end, entry.call_id, b"", f"an entry of type {entry.type}")
-            return [Undecodable(Direction.CLIENT, place, *told)]
+            fields = (byte_start, byte_end, entry.call_id, b"", f"an entry of type {entry.type}")
+            return [Undecodable(Direction.CLIENT, place, *fields)]
         events: list[grpc.Event] = []
         where = (direction, place, byte_start, byte_end, entry.call_id)
         if entry.client_header is not None:

@@ -256,9 +256,9 @@ class BlockHasher:
         left = sha384((proof.previous_block_root_hash or b"") + inputs).digest()
         right = sha384(outputs + (proof.start_of_block_state_root_hash or b"")).digest()
         root = sha384(left + right).digest()
-        told = _signed(proof, {RootLayout.TWO_SUBTREES: root})
+        layout = _signed(proof, {RootLayout.TWO_SUBTREES: root})
         # Older blocks of other layouts were seen, which nothing sets apart.
-        return Roots({RootLayout.TWO_SUBTREES: root}, told, complete=told is not None, reason=_UNTOLD)
+        return Roots({RootLayout.TWO_SUBTREES: root}, layout, complete=layout is not None, reason=_UNDECIDED)
 
     def _prefixed(self, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
         if footer is None:
@@ -279,8 +279,8 @@ class BlockHasher:
             tops[RootLayout.EIGHT_LEAVES] = sha384(_ONE_CHILD + _top(leaves[: _LEAVES // 2])).digest()
         roots = {layout: sha384(_TWO_CHILDREN + time + top).digest() for layout, top in tops.items()}
         usual = RootLayout.SIXTEEN_LEAVES if self._wrapped else _usual(_version(self._header))
-        told = _signed(proof, roots) or (usual if usual in roots else None)
-        return Roots(roots, told, complete=True, reason=_UNTOLD)
+        layout = _signed(proof, roots) or (usual if usual in roots else None)
+        return Roots(roots, layout, complete=True, reason=_UNDECIDED)
 
     @property
     def state(self) -> HasherState:
@@ -303,7 +303,7 @@ def _families(header: BlockHeader | None) -> tuple[Family, ...]:
     return (Family.PREFIXED,) if _version(header) >= _PREFIXED_SINCE else (Family.PLAIN, Family.PREFIXED)
 
 
-_UNTOLD: Final = "nothing in the block tells which layout its root has"
+_UNDECIDED: Final = "nothing in the block tells which layout its root has"
 
 
 def _usual(version: tuple[int, int, int]) -> RootLayout | None:
@@ -353,7 +353,7 @@ class Roots:
 
     by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
     #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
-    told: RootLayout | None = None
+    layout: RootLayout | None = None
     #: Whether one of them is the block's root.
     complete: bool = False
     #: Why there is none, or none is told.
@@ -372,10 +372,10 @@ class BlockRoot:
 
 def settle(roots: Roots) -> BlockRoot:
     """The root of a block as the block alone tells it."""
-    if roots.told is None:
+    if roots.layout is None:
         return BlockRoot(unverified=roots.reason)
     reason = "no next block is known, which would hold this root"
-    return BlockRoot(roots.told, roots.by_layout[roots.told], reason)
+    return BlockRoot(roots.layout, roots.by_layout[roots.layout], reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Rows:
         #: By row: what it answers, as a row here, NO_REQUEST, or below that a number of `carried`; and a place in the
         #: lists at the end.
         self.answered = np.full(len(self), judge_loops.NO_REQUEST, np.int64)
-        self.told = np.zeros(len(self), np.int32)
+        self.name_at = np.zeros(len(self), np.int32)
         #: By row: `Outcome.missed`.
         self.missed = np.zeros(len(self), np.int64)
         #: By row: the data that it pushed was held.
@@ -104,8 +104,8 @@ class Rows:
         of = self.arrays.only(self.firsts)
         columns = dict(zip(_FIELD_NAMES, frame_columns(self.data, of, envelope), strict=True))
         from_server = (of.smalls[loops.SIDE] == loops.FROM_SERVER).tolist()
-        told = zip(from_server, *(columns[name].to_pylist() for name in _COLUMNS), strict=True)
-        for is_response, onward, back, client, name, partition, kind in told:
+        rows = zip(from_server, *(columns[name].to_pylist() for name in _COLUMNS), strict=True)
+        for is_response, onward, back, client, name, partition, kind in rows:
             requester, address = (onward, back) if is_response else (back, onward)
             text = "=>".join(requester)
             key = None
@@ -315,7 +315,7 @@ class _State:
         new = self.requests[count : int(self.numbers[judge_loops.COUNT])]
         rows.held[new[:, judge_loops.ROW]] = new[:, judge_loops.HELD] != 0
         rows.missed[span] = self._session.coverage.missed
-        rows.told[span] = rows.group_of[span] + len(rows.stream_addresses)
+        rows.name_at[span] = rows.group_of[span] + len(rows.stream_addresses)
         rows.stream_addresses += self._stream_addresses
         rows.consumers += self._consumers
 
@@ -348,24 +348,24 @@ class _State:
         return self._before[number].digest if number < len(self._before) else digest(self._data(number))
 
     def _new_request(self, number: int) -> Request:
-        told = self.requests[number]
-        row = int(told[judge_loops.ROW])
+        fields = self.requests[number]
+        row = int(fields[judge_loops.ROW])
         group = self._rows.groups[self._rows.group_of[row]]
         assert group.at is not None
         about = self._rows.where(row), group.asker, group.at
         words = self._rows.arrays.words[:, row]
         request_id = int(words[loops.REQUEST_ID])
-        match int(told[judge_loops.WHAT]):
+        match int(fields[judge_loops.WHAT]):
             case judge_loops.PUSHED:
                 data = self._data(number)
                 request = Request(RequestKind.PUSH, *about, request_id=request_id, data_bytes=len(data))
                 request.digest = digest(data)
-                request.data = data if told[judge_loops.HELD] else None
+                request.data = data if fields[judge_loops.HELD] else None
             case judge_loops.PULLED:
                 index, limit = int(words[loops.INDEX]), int(words[loops.LIMIT])
                 request = Request(RequestKind.PULL, *about, request_id=request_id, index=index, limit=limit)
             case _:
-                least = int(told[judge_loops.FROM_INDEX])
+                least = int(fields[judge_loops.FROM_INDEX])
                 request = Request(RequestKind.GET, *about, key=group.key, least=None if least < 0 else least)
         return request
 

@@ -254,15 +254,15 @@ class _Frames(CutFrames):
         """PLAIN for these rows."""
         rows, all_arrays = self.rows, self.rows.arrays
         arrays = all_arrays.only(plain)
-        told = pa.array(rows.told[plain])
+        at = pa.array(rows.name_at[plain])
         requesters = pa.array([group.requester for group in rows.groups], pa.string())
         pulled = arrays.smalls[loops.KIND] == loops.PULL_RESPONSE
         columns = [
             *self.columns(plain),
             *frame_columns(rows.data, arrays, self.envelope),
-            pa.array(rows.stream_addresses, pa.string()).take(told),
+            pa.array(rows.stream_addresses, pa.string()).take(at),
             requesters.take(pa.array(rows.group_of[plain])),
-            pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
+            pa.array(rows.consumers, pa.string()).take(pa.array(rows.name_at[plain], mask=~pulled)),
             pa.array(rows.missed[plain]),
             *self._answers(plain, arrays.smalls[loops.KIND]),
         ]

@@ -163,7 +163,7 @@ class Conversation:
         self._closed_at_ns: int | None = None
         self._fast = runner.Connection(self._reader, self._session, options)
         #: Rows as they were told last: what has not changed since is not told again.
-        self._told = {} if snapshot is None else self._rows()
+        self._reported = {} if snapshot is None else self._rows()
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -237,12 +237,12 @@ class Conversation:
     def _take_run(self, taken: runner.Taken, pieces: Sequence[Data]) -> None:
         """The rows of plain messages, and between them those of the others."""
         messages = _messages(taken.plain, pieces) if taken.plain.num_rows else None
-        told = 0
+        done = 0
         for before, outcome in taken.read:
-            self._add_messages(messages, told, before)
-            told = before
+            self._add_messages(messages, done, before)
+            done = before
             self._tell(outcome)
-        self._add_messages(messages, told, taken.plain.num_rows)
+        self._add_messages(messages, done, taken.plain.num_rows)
 
     def _add_messages(self, messages: pa.RecordBatch | None, begin: int, end: int) -> None:
         if messages is not None and end > begin:
@@ -317,13 +317,13 @@ class Conversation:
         rows = self._rows()
         place: Place = self._connection.first
         for key, row in rows.items():
-            if self._told.get(key) == row:
+            if self._reported.get(key) == row:
                 continue
             if key is None:
                 self._log.add(SESSION, place, session=row)
             else:
                 self._log.add(SKIP, place, direction=key[0], skip=row)
-        self._told = rows
+        self._reported = rows
 
     def _rows(self) -> dict[tuple[Direction, str] | None, dict[str, Any]]:
         rows: dict[tuple[Direction, str] | None, dict[str, Any]] = {None: self._session_row()}
@@ -408,8 +408,8 @@ def _content(message: Message) -> dict[str, Any]:
         case CreatePartitionedRequest():
             return {"stream_name": message.stream_name, "partitions": message.partitions}
         case CreatePartitionedResponse():
-            told = {"stream_name": message.stream_name, "partition": message.partition}
-            return told | {"extra": message.extra or None}
+            fields = {"stream_name": message.stream_name, "partition": message.partition}
+            return fields | {"extra": message.extra or None}
         case PushRequest():
             return {"request_id": message.request_id, "data": message.data}
         case PushResponse():
@@ -452,7 +452,7 @@ def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
 
     columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        **{name: told.take(pc.subtract(piece, first)) for name, told in places.items()},
+        **{name: column.take(pc.subtract(piece, first)) for name, column in places.items()},
         "direction": plain.column("direction").cast(pa.string()),
         **{name: plain.column(name) for name in _SAME},
         "message": struct(MESSAGE_TYPE),

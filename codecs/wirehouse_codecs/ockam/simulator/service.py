@@ -386,8 +386,8 @@ def create(talk: Talk, run: Run, name: str, random: Random) -> None:
         return
     talk.ask(CreatePartitionedRequest(name, len(streams)), STREAM_SERVICE)
     random.shuffle(streams)
-    said = ((CreatePartitionedResponse(name, stream.partition or 0), stream.address) for stream in streams)
-    talk.server(*(talk.response(message, address) for message, address in said))
+    responses = ((CreatePartitionedResponse(name, stream.partition or 0), stream.address) for stream in streams)
+    talk.server(*(talk.response(message, address) for message, address in responses))
 
 
 class Publisher(Client):

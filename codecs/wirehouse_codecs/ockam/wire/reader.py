@@ -38,7 +38,7 @@ NO_FRAME: Final = "no frame begins here"
 
 _SIDES: Final = tuple(Direction)
 #: Minimum number of bytes that show the envelope: 01, a length, the heads of an array and of a route.
-_TELLING_BYTES: Final = 7
+_ENVELOPE_BYTES: Final = 7
 _FORCED: Final = {EnvelopeChoice.BARE: Envelope.BARE16, EnvelopeChoice.CBOR: Envelope.CBOR32}
 _NONE: Final = Look(0, 0)
 
@@ -332,8 +332,8 @@ class Reader:
         if not buffer.startswith(OPENING):
             return True
         if self.detection is None:
-            if len(buffer) < _TELLING_BYTES:
-                side.needed = _TELLING_BYTES
+            if len(buffer) < _ENVELOPE_BYTES:
+                side.needed = _ENVELOPE_BYTES
                 return False
             # In BARE the last of these would end the length of an address, and be below 80.
             array, route = bytes(buffer[5:6]), bytes(buffer[6:7])
@@ -404,12 +404,12 @@ class Reader:
 
     # What is told
 
-    def _received(self, direction: Direction, place: Place, size: int, **told: Any) -> Received:
+    def _received(self, direction: Direction, place: Place, size: int, **fields: Any) -> Received:
         """The next `size` bytes, which leave the buffer."""
         side = self._sides[direction]
         start = side.at
         side.consume(size)
-        return Received(direction, place, start, start + size, **told)
+        return Received(direction, place, start, start + size, **fields)
 
     def _undecoded(
         self,
@@ -422,8 +422,8 @@ class Reader:
         beyond_limit: bool = False,
     ) -> Received:
         data = bytes(self._sides[direction].buffer[:size])
-        told = {"rule": rule, "reason": reason, "undecoded": data, "beyond_limit": beyond_limit}
-        return self._received(direction, place, size, **told)
+        fields = {"rule": rule, "reason": reason, "undecoded": data, "beyond_limit": beyond_limit}
+        return self._received(direction, place, size, **fields)
 
     def _passed(self, direction: Direction, place: Place, size: int) -> Received:
         side = self._sides[direction]

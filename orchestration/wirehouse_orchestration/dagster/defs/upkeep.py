@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from wirehouse_orchestration.dagster.factories import failing_as_told, table_value
+from wirehouse_orchestration.dagster.factories import table_value, translated_errors
 from wirehouse_orchestration.dagster.resources import RunSession
 from wirehouse_pipelines.jobs.job import BRONZE
 from wirehouse_pipelines.lake.lake import Lake
@@ -39,7 +39,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
     )
     def kept(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
         session: RunSession = context.resources.session
-        with failing_as_told():
+        with translated_errors():
             freed = keep(session.say)
         return dg.MaterializeResult(metadata=_metadata([asdict(one) for one in freed]))
 

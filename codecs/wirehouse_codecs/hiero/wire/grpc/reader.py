@@ -120,9 +120,9 @@ class Reader:
         self._calls.clear()
         return events
 
-    def _take(self, told: Iterable[http2.Event]) -> list[Event]:
+    def _take(self, given: Iterable[http2.Event]) -> list[Event]:
         events: list[Event] = []
-        for event in told:
+        for event in given:
             match event:
                 case http2.Body():
                     self._take_body(event, events)
@@ -278,8 +278,8 @@ class Reader:
         self._end_frame(number, inbound, place, events)
         if inbound.prefix:
             start, data = inbound.start, inbound.prefix
-            told = (start, inbound.end, number, data, "the prefix of a message without the rest")
-            events.append(Undecodable(inbound.passed.direction, place, *told))
+            fields = (start, inbound.end, number, data, "the prefix of a message without the rest")
+            events.append(Undecodable(inbound.passed.direction, place, *fields))
         if inbound.left:
             self._fail(number, inbound, place, reason, events)
         inbound.reset()
@@ -327,8 +327,8 @@ class Reader:
         if flag > 1 or length > self._limit:
             reason = f"no message has the flag {flag}" if flag > 1 else f"a message of {length} bytes is too long"
             byte_end = run.end_of(at)
-            told = (inbound.start, byte_end, number, prefix, reason)
-            events.append(Undecodable(run.direction, run.place_of(byte_end), *told))
+            fields = (inbound.start, byte_end, number, prefix, reason)
+            events.append(Undecodable(run.direction, run.place_of(byte_end), *fields))
             inbound.searching = inbound.hopeless = True
             return at
         inbound.length = inbound.left = length

@@ -23,7 +23,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
 #: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
 FRAME_BYTES: Final = 1 << 14
-UNTOLD_FRAME_BYTES: Final = (1 << 20) - 1
+UNKNOWN_FRAME_BYTES: Final = (1 << 20) - 1
 MOST_FRAME_BYTES: Final = (1 << 24) - 1
 #: Number of credible frame headers in a row that are believed. Frames between them are not longer than this.
 CHAIN: Final = 3

@@ -73,7 +73,7 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     SETTINGS_FIRST,
     STREAM_MASK,
     TLS,
-    UNTOLD_FRAME_BYTES,
+    UNKNOWN_FRAME_BYTES,
     chain,
     is_update,
 )
@@ -169,8 +169,8 @@ class Reader:
             events += side.passed.flush(place)
             if side.mode is Mode.OTHER:
                 if side.end > side.start:
-                    told = (side.start, side.end, None, b"", self._other)
-                    events.append(Undecodable(side.direction, place, *told))
+                    fields = (side.start, side.end, None, b"", self._other)
+                    events.append(Undecodable(side.direction, place, *fields))
             else:
                 self._conclude(side, place, "an unfinished frame", events)
         return events
@@ -272,7 +272,7 @@ class Reader:
 
     def _bulk_limit(self, side: Side) -> int:
         """The largest frame that needs no other look."""
-        return min(side.frame_limit, UNTOLD_FRAME_BYTES) if side.partial else side.frame_limit
+        return min(side.frame_limit, UNKNOWN_FRAME_BYTES) if side.partial else side.frame_limit
 
     def _take_bulk(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Take DATA frames of one stream, and parts of such frames; the position after them."""
@@ -408,8 +408,8 @@ class Reader:
             case RstStreamFrame() if frame.stream_id in self._streams:
                 self._take_reset(side, end, frame.stream_id, frame.error_code, place, events)
             case GoAwayFrame():
-                told = (frame.last_stream_id, frame.error_code, frame.additional_data)
-                events.append(GoAway(*span, *told))
+                fields = (frame.last_stream_id, frame.error_code, frame.additional_data)
+                events.append(GoAway(*span, *fields))
 
     def _take_reset(
         self, side: Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
@@ -493,7 +493,7 @@ class Reader:
 
     def _allow_all(self, side: Side) -> None:
         """SETTINGS that say what a side may send may be missing."""
-        side.frame_limit = max(side.frame_limit, UNTOLD_FRAME_BYTES)
+        side.frame_limit = max(side.frame_limit, UNKNOWN_FRAME_BYTES)
         side.decoder.max_allowed_table_size = MAX_TABLE_BYTES
 
     def _search(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
@@ -549,8 +549,8 @@ class Reader:
         if size:
             data = bytes(side.pending[:size])
             del side.pending[:size]
-            told = (side.start, side.start + size, None, data, side.reason)
-            events.append(Undecodable(side.direction, place, *told))
+            fields = (side.start, side.start + size, None, data, side.reason)
+            events.append(Undecodable(side.direction, place, *fields))
             side.start += size
             side.scanned = max(side.scanned - size, 0)
 

@@ -11,7 +11,7 @@ from hpack.exceptions import InvalidTableIndexError
 from hpack.table import HeaderTable
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNTOLD_FRAME_BYTES
+from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNKNOWN_FRAME_BYTES
 from wirehouse_codecs.hiero.wire.spans import Passed, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
@@ -149,5 +149,5 @@ class Side:
         side = cls(direction, Mode.START, started_late, decoder, Passed(direction))
         if started_late:
             side.mode, side.reason, side.table.partial = Mode.SEARCH, "no frame begins here", True
-            side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
+            side.frame_limit, decoder.max_allowed_table_size = UNKNOWN_FRAME_BYTES, MAX_TABLE_BYTES
         return side

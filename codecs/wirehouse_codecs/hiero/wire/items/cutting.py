@@ -241,7 +241,7 @@ class ItemReader:
         try:
             _, body = protobuf.read_varint(head, 0, len(head))
             _, body = protobuf.read_varint(head, body, len(head))
-            found = _told_by(head, body, size)
+            found = _without_rest(head, body, size)
         except Malformed as malformed:
             self._lose(f"an item of {size} bytes: {malformed.reason}")
             return None
@@ -283,7 +283,7 @@ class ItemReader:
         return self.fault
 
 
-def _told_by(head: bytes, body: int, size: int) -> Items:
+def _without_rest(head: bytes, body: int, size: int) -> Items:
     """The item that begins with `head` and has `size` bytes, its content from `body` on. Raises Malformed."""
     tag, value = protobuf.read_varint(head, body, len(head))
     number, several = int(ItemNumber.UNSET), False

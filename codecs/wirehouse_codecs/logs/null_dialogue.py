@@ -9,7 +9,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Closed, Data, Hole
 
 
-class BareDialogue:
+class NullDialogue:
     """A `Dialogue` that passes over everything. It has no state, and can't be continued."""
 
     dialect = (None, None)
