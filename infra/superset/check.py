@@ -104,7 +104,7 @@ def shown(page: Page, board: Board) -> tuple[dict[str, Any], set[str]]:
 
 
 def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as our own SQL says."""
+    """The differences from the answers of our own SQL."""
     for chart in board.charts:
         answer = found.get(chart.question)
         if answer is None or "result" not in answer:
@@ -136,7 +136,7 @@ def log_in(page: Page) -> None:
 
 
 def main() -> int:
-    """0 if every chart shows what our SQL says."""
+    """0 if every chart shows the answers of our SQL."""
     lake = config.load(os.environ.get(config.VARIABLE))
     pictures = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     browser_path = subprocess.run([HERE.parent / "chromium.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -151,14 +151,14 @@ def main() -> int:
         log_in(page)
         for board in boards().values():
             found, errors = shown(page, board)
-            wrong = [*differences(lake, board, found), *(f"{board.name}: the page says: {text}" for text in errors)]
+            wrong = [*differences(lake, board, found), *(f"{board.name}: the page shows: {text}" for text in errors)]
             trouble += wrong
             print(f"{board.title}: {len(found)} of {len(board.charts)} charts answered, {len(wrong)} wrong")
             print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
             if pictures:
                 page.screenshot(path=pictures / f"superset-{board.name}.png")
         browser.close()
-    print(f"{len(trouble)} charts are wrong" if trouble else "every chart shows what our SQL says")
+    print(f"{len(trouble)} charts are wrong" if trouble else "every chart shows the answers of our SQL")
     return bool(trouble)
 
 

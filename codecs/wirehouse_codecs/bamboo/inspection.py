@@ -100,7 +100,7 @@ def inspect(
 
 
 def _are_wanted(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
-    """Which messages say something about entries, see `takes`, or about payloads."""
+    """Which messages are about entries, see `takes`, or about payloads."""
     follows = pc.struct_field(rows.column("message"), "follows_byte_start").is_valid()
     replayed = replays.needs(rows)
     return follows if replayed is None else pc.or_(follows, replayed)
@@ -118,7 +118,7 @@ def inspect_entries(
 ) -> Iterator[Inspected]:
     """Rows of the entries in `batches` (inspecting.LANDED_FILES), in their order, each with its verdict.
 
-    All entries of the file are known then, so these are held until its end. No option says anything of them.
+    All entries of the file are known then, so these are held until its end. No option is about them.
     """
     unseen = unseen or Unseen()
     records: list[Row] = []

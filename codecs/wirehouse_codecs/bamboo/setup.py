@@ -62,7 +62,7 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a side says before the first packet (specification, "Session Setup"). Windows are in bytes."""
+    """What a side sends before the first packet (specification, "Session Setup"). Windows are in bytes."""
 
     sends_greedily: bool
     receives_greedily: bool

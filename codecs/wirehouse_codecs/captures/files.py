@@ -5,7 +5,7 @@ consecutive records, numbered by `part` from 0; `last` marks the final one. A pr
 its files into entries, or a reader of its own that yields FileRecords.
 
 Captured content never raises an exception. Bytes that can't be read become a record with `damaged` and the reason in
-`damage`. If a record has both `data` and `damage`, the latter says why its data ends early.
+`damage`. If a record has both `data` and `damage`, the latter is the reason why its data ends early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one capture of a block node says, row by row, in the columns of the silver and gold tables.
+"""Decodes one capture of a block node without a lake, into rows with the columns of the silver and gold tables.
 
 `inspect` reads packets, `inspect_log` a gRPC binary log, `inspect_blocks` block files.
 """
@@ -42,12 +42,12 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one with a block node; None = it isn't."""
+    """Why a connection whose sides begin so counts as one with a block node; None = it doesn't."""
     if server.startswith(PREFACE):
         return None
     begun = client.startswith(PREFACE)
     reader = GrpcReader(started_late=not begun)
-    # The server's settings say how the client may write its headers.
+    # The server's settings decide how the client may write its headers.
     events = reader.receive([Data(Direction.SERVER, 0, server, _NOWHERE), Data(Direction.CLIENT, 0, client, _NOWHERE)])
     for event in events:
         if isinstance(event, grpc.Opened) and event.path is not None and method_of(event.path) is not None:
@@ -69,8 +69,8 @@ def inspect(
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
-    The nodes are at `port`, else handshakes tell where. All connections are taken for those of one service; what calls
-    break together comes last.
+    The nodes are at `port`, else handshakes show where. All connections count as those of one service; findings that
+    need several calls come last.
     """
     options, unseen = options or HieroOptions(), unseen or Unseen()
     usual = (DEFAULT_PORT, *options.publish_ports, *options.subscribe_ports)
@@ -125,8 +125,8 @@ def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterat
     yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
 
 
-def _found(shown_row: Iterable[Told]) -> Iterator[Inspected]:
-    for found in shown_row:
+def _found(outcomes: Iterable[Told]) -> Iterator[Inspected]:
+    for found in outcomes:
         if isinstance(found, Found):
             place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
             yield tcp_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)

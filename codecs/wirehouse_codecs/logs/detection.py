@@ -1,8 +1,12 @@
-"""The first bytes of the connections in a capture, from which protocols over TCP are recognised.
+"""Recognises the protocol and the servers of a capture of packets, from the first bytes of its connections.
 
-The module `inspection` of each such protocol has `recognises(client, server)`. It takes the first bytes of both sides,
-at most HEAD_BYTES of each, and returns why they belong to the protocol, or None. It is used when a capture of packets
-is inspected without naming a protocol.
+The module `inspection` of each protocol over TCP has `recognises(client, server)`. It takes the first bytes of both
+sides, at most HEAD_BYTES of each, and returns why they belong to the protocol, or None.
+
+- `heads` returns these bytes of each connection. `wirehouse inspect` finds the protocol with them if none is named.
+- `servers` finds the servers' ports if none is given: usual ports, ports to which a handshake was sent, and ports at
+  which the protocol recognises a connection. A connection at none of these ports is read in both directions; the side
+  with which it has far more messages is the server.
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ def servers(
 
     These are the protocol's `usual` ports, those to which a handshake was sent, and those of connections that the
     protocol recognises in one direction only. Where none is at such a port, the connection is read both ways by
-    dialogues that `start` makes for a log of `schema`: one way gives more messages, if what the sides say differs.
+    dialogues that `start` makes for a log of `schema`: one way gives more messages if the sides send different kinds.
     """
     if port is not None:
         return batches, frozenset()

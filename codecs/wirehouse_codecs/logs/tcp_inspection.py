@@ -132,7 +132,7 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             del fields["window_packets"]
             fields["one_sided"] = _only_side(fields)
             if "sides" in row:
-                # Tables have no such column: there the source's ports say which side is the server.
+                # Tables have no such column: there the source's ports decide which side is the server.
                 fields["sides"] = row["sides"]
             return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | fields | place
     return None
@@ -373,7 +373,7 @@ class _Connections:
         return (row for row in merged if row["row_kind"] != _BEGIN and self._is_sound(row))
 
     def _is_sound(self, row: Row) -> bool:
-        """Mark a row of which the sides are assumed; whether it says something all the same."""
+        """Mark a row whose sides are assumed. Whether it is valid all the same."""
         if row.get("connection_id") not in self._assumed:
             return True
         row["sides"] = ASSUMED

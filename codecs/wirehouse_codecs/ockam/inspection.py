@@ -1,4 +1,4 @@
-"""What one capture of Ockam connections says, row by row, in the columns of the silver and gold tables."""
+"""Decodes one capture of Ockam connections without a lake, into rows with the columns of the silver and gold tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def inspect(
 ) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
-    The services are at `port`, else handshakes tell where. The envelope is told from the frames. All connections are
+    The services are at `port`, else handshakes show where. The frames show the envelope. All connections are
     taken for those of one service; what they break together comes last.
     """
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
@@ -76,7 +76,7 @@ def inspect(
 
 
 def _are_wanted(rows: pa.Table) -> pa.ChunkedArray:
-    """Which messages may tell an event or show data, see `Heard`."""
+    """Which messages may be events or show data, see `Heard`."""
     kind, ignored = (pc.struct_field(rows.column("message"), name) for name in ("kind", "ignored"))
     are_events = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
     return pc.or_(are_events, pc.equal(ignored, NOT_GIVEN).fill_null(False))

@@ -32,7 +32,7 @@ MOST_SECONDS: Final = 86_400
 
 
 class EnvelopeChoice(StrEnum):
-    """How routed messages are written: 16-bit lengths and BARE, 32-bit lengths and CBOR, or told from the bytes."""
+    """How routed messages are written: 16-bit lengths and BARE, 32-bit lengths and CBOR, or known from the bytes."""
 
     AUTO = "auto"
     BARE = "bare"

@@ -257,7 +257,7 @@ def _called(pid: int, word: str) -> bool:
 
 
 def quiet(line: str) -> None:
-    """Servers that come and go are not told of here."""
+    """Servers that come and go are not reported here."""
 
 
 def _faketime() -> Path:

@@ -127,7 +127,7 @@ class _Passing(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815
 
     def _body(self) -> bytes:
-        # Whoever expects to be told to go on was told so by the library.
+        # A client that expects "100 Continue" got it from the library.
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return b"".join(self._chunks())
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -126,7 +126,7 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
             click.echo(f"  {manifest.status}: {place}: {render.terminal(manifest.reason)}")
         if manifest.unreadable_records:
             unreadable = counted(manifest.unreadable_records, "record")
-            kept = "the bytes are kept; `wirehouse inspect` says why"
+            kept = "the bytes are kept; `wirehouse inspect` shows why"
             click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, {kept}")
         if manifest.cut_packets:
             cut = f"{manifest.cut_packets:,} of {counted(manifest.records, 'packet')}"

@@ -1,4 +1,4 @@
-"""`wirehouse doctor`: checks what this machine needs to run Wirehouse, and says how to fix what is missing.
+"""`wirehouse doctor`: checks what this machine needs to run Wirehouse, and prints how to fix what is missing.
 
 It changes nothing, except that it writes an object to the lake's bucket and deletes it, to test the permissions.
 """
@@ -175,7 +175,7 @@ def _writable(lake: Lake) -> Finding:
         else:
             _use(open_storage(lake.root))
     except StorageError as error:
-        return Finding("lake", str(error), "mend what it says, or choose another [lakehouse] root")
+        return Finding("lake", str(error), "fix what the message names, or choose another [lakehouse] root")
     except OSError as error:
         return Finding(
             "lake", f"{folder} can't be written: {error.strerror}", "choose another [lakehouse] root, or its owner"

@@ -109,7 +109,7 @@ def _callback(simulator: Any) -> Callable[..., None]:
 
 
 def _truth(simulator: Any, config: Any) -> str:
-    """What an incident is, for who compares what the tables say. Raises BadParameter if it does not begin."""
+    """The truth about an incident, to compare with the tables. Raises BadParameter if it does not begin."""
     truth = dict(simulator.INCIDENTS[config.incident].truth(config))
     if not truth:
         reason = f"{config.incident} does not begin: the stream is too short, or nobody is there whom it affects"

@@ -224,7 +224,7 @@ def translated_errors() -> Iterator[None]:
 
 
 def retry_helps(error: Exception) -> bool:
-    """Whether a retry may help: after a conflict with another writer's commit, or if our error says so."""
+    """Whether a retry may help: after a conflict with another writer's commit, or if our error has `retry_helps`."""
     if isinstance(error, WirehouseError):
         return error.retry_helps
     return _CONFLICT in f"{type(error).__name__} {error}"

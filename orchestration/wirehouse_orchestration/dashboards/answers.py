@@ -94,7 +94,7 @@ class Span:
         return Bounds(begin, end, first, last, whole)
 
     def check_data(self, lake: Lake) -> None:
-        """Raise an error if it has no window; it names those that there are. If that can't be asked charts say so."""
+        """Raise an error if it has no window; it names those that there are. If that can't be read, charts show why."""
         self.check(lake)
         there = "SELECT MIN(window_start) AS first, MAX(window_start) AS last, COUNT(*) AS windows FROM bronze.windows"
         found = _asked(lake, lambda: f"{there} WHERE {self.condition(lake)}", 1)

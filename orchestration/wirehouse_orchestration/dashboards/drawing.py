@@ -45,7 +45,7 @@ _MARKS: Final[Mapping[str, Spec]] = {
     "points": {"type": "point", "filled": True, "size": 36, "opacity": 0.75},
     "heat": {"type": "rect"},
 }
-#: Values whose colour says what they mean.
+#: Values whose colour shows what they mean.
 _MEANINGS: Final = {
     "violation": "#d64550",
     "warning": "#c77f12",

@@ -23,7 +23,7 @@ from wirehouse_orchestration.servers import ports
 #: Where the tables are served: `wirehouse sql-server`.
 URI_VARIABLE: Final = "WIREHOUSE_SQL_URI"
 URI: Final = f"hive://wirehouse@{ports.HOST}:{ports.SQL}/gold"
-#: The words of the boards' SQL as Spark takes them. A dataset has no range: buckets of time have a minute.
+#: Placeholders of the boards' SQL, in Spark's dialect. A dataset has no range of time, so buckets are ten minutes.
 WORDS: Final = {
     "span": "(1 = 1)",
     "step": str(60 * 10**9),
@@ -34,7 +34,7 @@ WORDS: Final = {
 }
 #: Columns that a dashboard is filtered by, and what they are called.
 FILTERS: Final = {"source": "Source", "window_start": "Window"}
-#: The span as Superset writes it out when it asks, by its templates: what is chosen in the dashboard's filters.
+#: The condition of the span as a template of Superset, which inserts the values chosen in the dashboard's filters.
 SPAN: Final = "".join(
     f"{{% if filter_values('{name}', remove_filter=True) %}} AND {name} IN {{{{ filter_values('{name}')|where_in }}}}"
     "{% endif %}"

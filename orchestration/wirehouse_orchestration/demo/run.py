@@ -54,7 +54,7 @@ class Part:
     statement: str
     #: Heading of a column and how a row is shown in it.
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
-    #: What to say if nothing was found.
+    #: The text that is printed if there are no rows.
     nothing: str
     #: Rows shown at most.
     most: int = ROWS

@@ -1,4 +1,9 @@
-"""The bytes of a connection that a row is about, and their packets as a pcap file."""
+"""Finds the bytes that a row is about in the packets of its connection, and writes these packets as a pcap file.
+
+A `ByteRange` takes the landed packets of a connection (`landed_packets`) in order, and collects the bytes between
+`byte_start` and `byte_end` of one direction and the packets that carried them. `write` makes a pcap file of packets.
+Both are used by `wirehouse trace`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from wirehouse_codecs.core.errors import UsageError
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
 from wirehouse_orchestration.evidence.landed_packets import Carried, LandedPacket
 
-#: Packets that are listed.
+#: Maximum number of packets that are listed.
 MOST_LISTED: Final = 20
 #: Times of pcap are 32 bits of seconds.
 _PCAP_END_NS: Final = 2**32 * 10**9

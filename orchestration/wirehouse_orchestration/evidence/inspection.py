@@ -1,7 +1,11 @@
-"""`wirehouse inspect`: decodes one capture without a lake, a configuration or Spark.
+"""`wirehouse inspect`: decodes one capture file without a lake, a configuration or Spark, and prints its rows.
 
-It uses the codecs of the pipeline in this process, with the protocol's default options unless others are given. Rows
-have the columns of the silver and gold tables, except those that only exist in a lake.
+1. `_capture` finds the kind of the file: the first of FORMATS whose reader accepts its content.
+2. `_recognised` finds the protocol, if none is named and several have such files: from the first bytes of connections.
+3. The protocol's codec decodes the records in this process, with its default options unless others are given.
+4. `_print` writes a table of the first rows and totals; with `as_json`, each row is a line of JSON.
+
+Rows have the columns of the silver and gold tables, except those that only exist in a lake.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ FORMATS: Final = {
     "messages": Format(LANDED_MESSAGES, {"record": "record_number"} | {n: n for n in ("topic", "partition", "offset")}),
 }
 #: Letters of a row, and items of a list, that the terminal shows.
-_SAYS, _ITEMS = 300, 3
+_CHARACTERS, _ITEMS = 300, 3
 #: Number of zeros at the begin of bytes that are shown as a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
@@ -95,13 +99,13 @@ class UnreadableCaptureError(UsageError):
 class ProtocolNeededError(UsageError):
     """The protocol can't be recognised from the file, or doesn't use such files."""
 
-    template = "say which protocol with --protocol: {known}"
+    template = "name the protocol with --protocol: {known}"
 
 
 class ProtocolUnclearError(UsageError):
     """The first bytes of the capture's connections match no protocol, or several."""
 
-    template = "{path}: {reason}: say which protocol with --protocol: {known}"
+    template = "{path}: {reason}: name the protocol with --protocol: {known}"
 
 
 class InspectOptionError(UsageError):
@@ -113,7 +117,7 @@ class InspectOptionError(UsageError):
 class PortNotNeededError(UsageError):
     """A port was named for a capture without ports."""
 
-    template = "{path} holds no packets: --port says which side of a TCP connection is the server"
+    template = "{path} holds no packets: --port is only for captures of TCP connections, to name the server's port"
 
 
 def inspect(
@@ -145,7 +149,7 @@ def inspect(
 
 
 class _Counts:
-    """What is counted of a capture while it is read."""
+    """Counts of a capture, for the notes that are printed after its rows."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -171,12 +175,12 @@ class _Counts:
         if self.cut:
             yield (
                 f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
-                f"{self._longest:,} bytes at most: what lacks of them was sent, and never captured"
+                f"{self._longest:,} bytes at most: the rest was sent but not captured"
             )
         if self.assumed:
             yield (
                 f"nothing shows which side of {counted(self.assumed, 'connection')} is the server, so no rule is "
-                "judged there: say it with --port"
+                "judged there: name its port with --port"
             )
 
 
@@ -249,7 +253,7 @@ def _options(protocol: str, listed: Sequence[str]) -> OptionTable:
         if not equals or not name:
             raise InspectOptionError(option=text, reason="must be NAME=VALUE")
         if name in values:
-            raise InspectOptionError(option=name, reason="stands there twice")
+            raise InspectOptionError(option=name, reason="is given twice")
         values[name] = _value(value)
     try:
         return PROTOCOLS[protocol].options.from_mapping(values)
@@ -453,8 +457,10 @@ def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Tex
         apart |= {"reason"} if "rule" in row else set()
         fields = {name: value for name, value in row.items() if name not in apart and value is not None}
         words += [f"{name}={_short(value)}" for name, value in fields.items()]
-    says = render.terminal(" ".join(words))
-    return Text(render.terminal(str(label)), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
+    content = render.terminal(" ".join(words))
+    return Text(render.terminal(str(label)), style), Text(
+        content if len(content) <= _CHARACTERS else f"{content[:_CHARACTERS]}…"
+    )
 
 
 def _short(value: Any) -> str:

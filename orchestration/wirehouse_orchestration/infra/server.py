@@ -196,7 +196,7 @@ class _Place:
             if ended or time.monotonic() > end:
                 how = f"ended with {ended.returncode}" if ended else "did not answer in time"
                 self.stop()
-                raise InfraError(name=self._server.name, reason=f"{how}; {self._log} says why")
+                raise InfraError(name=self._server.name, reason=f"{how}; see {self._log}")
             time.sleep(0.2)
         say(f"{self._server.name} runs: {self._server.title}")
 

@@ -242,7 +242,7 @@ def columns(table: Table) -> None:
 
 
 def rules(listed: Iterable[Rule]) -> None:
-    """Rules with their severity, what breaks them and where the specification says so."""
+    """Rules with their severity, what breaks them and where the specification states it."""
     out = console()
     for rule in listed:
         out.print(Text.assemble((rule.id, "bold"), "  ", (rule.severity, SEVERITY_STYLE[rule.severity])))

@@ -107,7 +107,7 @@ def _check_columns(table: str, schema: pa.Schema) -> None:
 
 
 def _also(lake: Lake, source: Source) -> str:
-    """What rows also depend on: the lake's key (for sealed state and hashes of secrets) and the reassembly options."""
+    """Further dependencies of rows, as text: the lake's key (sealed state, hashes of secrets), reassembly options."""
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
@@ -185,7 +185,7 @@ def _clock(work: Work) -> pa.RecordBatch:
 
 
 def _on_its_way(table: str, columns: Sequence[str]) -> pa.Schema:
-    """The schema of rows between prepare and fold: these columns of `table`, with state, flow and key."""
+    """The schema of rows between preparation and fold: these columns of `table`, with state, flow and key."""
     known = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
     known |= {"state": pa.string(), "flow": pa.binary()}
     return pa.schema([*((name, known[name]) for name in columns), ("key", pa.binary())])

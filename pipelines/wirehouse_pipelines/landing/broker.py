@@ -4,7 +4,7 @@ A capture of a topic is a range of offsets of one partition, which is fixed befo
 ranges to land, `Broker.batches` the records of a range.
 
 The lake, not the broker, knows where a range begins: where the last landed range of the partition ends. The first range
-of a partition begins where the options say; this start is determined once and kept in the lake.
+of a partition begins where the options demand; this start is determined once and kept in the lake.
 
 Only committed transactions are read, so an offset between two records may have no record. That is normal, except in a
 compacted topic, where the record may have been deleted. Records are also lost if the broker deleted them before they

@@ -1,8 +1,8 @@
 """Gold of the Ockam stream service: streams, stored messages, how far clients are, holes, and what these break.
 
 Two stages read the log of a service. One folds the events of each stream, and of each name of streams: these are few
-for each message, and their order counts. The other one brings together what is said of each stored message. What both
-need to know before, such as the addresses of names, two small stages find out (`known`).
+for each message, and their order counts. The other one joins the observations of each stored message. Two small stages
+find out before what both need to know, such as the addresses of names (`known`).
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _is_of_stream(states: pa.RecordBatch) -> pa.Array:
 
 
 def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int, int]:
-    """What a saved index is in a service, how long at most until a hole in one of its captures is told, and by how much
-    the clocks of these captures may differ."""
+    """The meaning of a saved index in a service, the longest time until a hole in one of its captures is reported, and the
+    greatest difference between the clocks of these captures."""
     convention = OckamOptions.from_mapping(sources[0].options).index_convention
     hole_ns = max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
     return convention, hole_ns, max(source.tcp.hole_wait_ns for source in sources)

@@ -1,7 +1,7 @@
-"""The stage of stored messages: what each window says of a message, and rule `data_changed`.
+"""The stage of stored messages: what each window shows of a message, and rule `data_changed`.
 
 The rows that a task folds are observations: a push that was confirmed, or a message in a response. They come by message
-and window, in the order of arrival. What windows before said of the message comes first, as carried state: digests of
+and window, in the order of arrival. The observations of earlier windows come first, as carried state: digests of
 its data. A stream may be large, so its messages are divided over tasks by their indexes.
 """
 
@@ -181,7 +181,7 @@ def _judged(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Itera
 
 
 def _stored(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """What each window says of each message; `saved` and `pulled` are digests of its data."""
+    """A row of each window and message; `saved` and `pulled` are digests of its data."""
     if not rows.num_rows:
         return
     begins = begins_of(rows, (*_MESSAGE, "window_start"))

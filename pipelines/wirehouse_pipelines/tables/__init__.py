@@ -4,7 +4,7 @@ One YAML a table or view is the only source of its Spark schema, its DDL with co
 and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
 `struct:` is a STRUCT of the columns listed there, for which `use: LAYER.TABLE.COLUMN` stands in tables of later layers;
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
-the key changed; VIEW is its newest row per key, or what a YAML of that name says.
+the key changed; VIEW is its newest row per key, or what a YAML of that name defines.
 
 A view is given as `view:`, its SELECT, in which `{newest:TABLE}` stands for the newest rows of an entity's history; as
 `union:`, the tables of that name of all protocols; or as `unfold:`, rows of a `table` (those of a condition `where`, or
@@ -306,7 +306,7 @@ def _parsed(text: str) -> Any:
 
 
 def _definitions() -> Iterator[dict[str, Any]]:
-    """What the YAMLs say, and of logs over TCP what tcp_views.yaml says of each."""
+    """The content of the YAMLs, and of tcp_views.yaml for each log over TCP."""
     names = (item.name for folder in _folders() for item in folder.iterdir() if item.name.endswith(".yaml"))
     for name in sorted({*names} - {"shared_columns.yaml", "tcp_views.yaml"}):
         raw = _parsed(_read(name))

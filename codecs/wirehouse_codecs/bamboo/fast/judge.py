@@ -138,7 +138,7 @@ _EAGER: Final = (Eagerness.ALL, Eagerness.LIMITED)
 
 
 class SideData(NamedTuple):
-    """What a side says on the data channel."""
+    """The packets of a side on the data channel."""
 
     sender: Sender
     content: Array
@@ -186,7 +186,7 @@ class Plain:
         return any(left and bymux.channels.get(stream_id) is not Channel.DATA for _, _, left, stream_id in places)
 
     def take(self, pieces: Sequence[Data]) -> Spoken | None:
-        """What the first of `pieces` say, as far as all is plain; None: the first one isn't."""
+        """The packets in the first of `pieces`, as far as all is plain; None: the first one isn't."""
         session = self._session
         bymux = self._reader.plain
         if (
@@ -271,7 +271,7 @@ class _Run:
         return limit
 
     def _walk(self, side: int, sender: Sender, pending: tuple[bytes, int], runs: Array, limit: int) -> int:
-        """What a side says in runs of content; how many of `limit` pieces are plain."""
+        """The packets of a side in runs of content; how many of `limit` pieces are plain."""
         begun, begun_at = pending
         begins, ends, pieces = runs
         sizes = ends - begins

@@ -72,7 +72,7 @@ def _add(log: Log, common: Mapping[str, pa.Array], name: str, content: Mapping[s
 class _Table:
     """Rows of a kind in their order: packets, of bymux and of both sides; or the entries of both sides.
 
-    `bymux`, `words`, `packets` and `entries` are as of `Spoken` and `Said`, a column for each row; where it has
+    `bymux`, `words`, `packets` and `entries` are laid out as in `Spoken` and `SideData`, a column for each row; where it has
     none, 0.
     """
 
@@ -146,7 +146,7 @@ class _Table:
     def bytes_of(
         self, data: Of, starts: Of, sizes: Array | int, has: Array | None, *, by_entry: bool = True
     ) -> pa.Array:
-        """Byte strings of what sides say, by entry or by packet; null where `has` is false."""
+        """Byte strings from the sides' data, by entry or by packet; null where `has` is false."""
         if has is not None:
             sizes = np.where(has, sizes, 0)
         elif isinstance(sizes, int):

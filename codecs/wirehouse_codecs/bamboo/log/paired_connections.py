@@ -1,6 +1,6 @@
 """Sessions over two connections, one for each channel (specification, "Running Over Bymux": other transports).
 
-The options say how connections between two addresses are paired. By default, a connection joins the pair that has
+The options decide how connections between two addresses are paired. By default, a connection joins the pair that has
 waited longest for its channel. With `next_port` it joins the pair whose ports fit. Connections whose begin isn't in the
 capture stay alone. Each pair has one session, which takes the packets of both connections in order of arrival.
 
@@ -38,7 +38,7 @@ from wirehouse_codecs.logs.rows import Dialogue, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-#: Ends of a connection that say where the streams of its sides end.
+#: Ends of a connection that show where the streams of its sides end.
 _SAID_WHERE: Final = ("fin", "reset")
 
 
@@ -62,7 +62,7 @@ class Pair:
     number: int
     #: Whether the capture begins within its connections.
     late: bool
-    #: The client's port of the control channel, if that says which connections belong together.
+    #: The client's port of the control channel, if it decides which connections belong together.
     port: int | None
     account: Account
     members: dict[Channel, Member] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Pair:
             self.account.data_connection_id = member.connection_id
 
     def lacks(self, read: Read) -> bool:
-        """Whether what the other channel says isn't at hand, and a packet may be about that."""
+        """Whether packets of the other channel aren't at hand, and a packet may be about these."""
         if read.layer is not Layer.DATA and not isinstance(read.packet, Cancel | Propose):
             return False
         other = Channel.DATA if read.layer is not Layer.DATA else Channel.CONTROL

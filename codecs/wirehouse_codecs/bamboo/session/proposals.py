@@ -176,11 +176,11 @@ class Heard(NamedTuple):
         return self.data is not None and wrongly_signed(self.data)
 
     def sent_as(self, other: Heard) -> bool:
-        """Whether the metadata of both says the same of the payload."""
+        """Whether the metadata of both has the same size and hash of the payload."""
         return (self.payload_size, self.payload_hash) == (other.payload_size, other.payload_hash)
 
     def with_senders(self, other: Heard | None) -> Heard:
-        """The same, also sent by the sides that sent `other`, if that says the same of the payload."""
+        """The same, also sent by the sides that sent `other`, if that has the same size and hash of the payload."""
         if other is None or other.senders == self.senders or not self.sent_as(other):
             return self
         return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))

@@ -77,7 +77,7 @@ OF_BYMUX: Final = frozenset(rule.name for rule in BYMUX_RULES) - {"truncated_pac
 
 
 def first_sentence(made: Callable[..., object]) -> str:
-    """What a function says that it does."""
+    """The first line of a function's docstring."""
     return (made.__doc__ or "").strip().split("\n")[0]
 
 
@@ -201,10 +201,10 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
         "bad_yamf_id": _entry(broken.changed(_HASH, 1), "The hash of a payload has type 1."),
         "bad_yamf_length": _entry(broken.changed(_HASH + 1, 63), "The hash of a payload has length 63."),
         "payload_hash_mismatch": _entry(
-            broken.with_payload(b"2!!", 3), "A payload has another hash than its entry says.", shown=False
+            broken.with_payload(b"2!!", 3), "A payload has another hash than its entry states.", shown=False
         ),
         "payload_size_mismatch": _entry(
-            broken.with_payload(b"two", 4), "A payload has another size than its entry says.", shown=False
+            broken.with_payload(b"two", 4), "A payload has another size than its entry states.", shown=False
         ),
         "lipmaalink_mismatch": _entry(
             broken.other_link(8, lipmaa=True),

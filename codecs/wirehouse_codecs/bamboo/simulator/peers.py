@@ -116,7 +116,7 @@ class Dialogue:
             self.credit[role.peer] = PROPOSAL_CREDIT
 
     def setup(self, role: Role) -> None:
-        """A side says its set-up."""
+        """A side sends its set-up."""
         self.send(role, Channel.CONTROL, encode(self.manner.setups[role]))
 
     def create_streams(self) -> None:
@@ -245,7 +245,7 @@ class Dialogue:
 
 
 class Exchange:
-    """A proposal: where both sides stand, and what they say of it.
+    """A proposal: where both sides stand, and the packets that they send about it.
 
     `propose` and `confirm` begin it, `cancel` ends it; between them sides `send`, `notify` and so on, each from where
     it stands.
@@ -323,7 +323,7 @@ class Exchange:
         self.index = {role: self.plan.index(place) for role, place in places.items()}
 
     def cancel(self, role: Role, reason: CancelReason = CancelReason.END_REACHED, **shown: Any) -> None:
-        """A side cancels, the other confirms that, and both say so on the data channel."""
+        """A side cancels, the other confirms that, and both do so on the data channel."""
         self.dialogue.say(role, Cancel(reason, self.id, **shown))
         self.dialogue.say(role, Cancelled(self.id))
         self.dialogue.say(role.peer, Cancel(CancelReason.CONFIRMING, self.id))

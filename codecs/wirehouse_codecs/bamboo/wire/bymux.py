@@ -202,7 +202,7 @@ class Bymux:
         self._readers[role].lost = self.blind = True
 
     def name(self, role: Role, creating: Packet) -> None:
-        """The first streams that the proactive side creates are the channels, if nothing else says so."""
+        """The first streams that the proactive side creates are the channels, if nothing else decides it."""
         unnamed = [channel for channel in Channel if channel not in self.channels.values()]
         if role is Role.PROACTIVE and self.by_creation and unnamed:
             self.channels[creating.amount or 0] = unnamed[0]

@@ -138,7 +138,7 @@ class Decoded:
 
 
 class _Fields(NamedTuple):
-    """Where the fields of an entry stand, whatever they say. `links` are the begins of the written links."""
+    """Where the fields of an entry stand, whatever their values. `links` are the begins of the written links."""
 
     log_id: varu64.VarU64
     seq: varu64.VarU64

@@ -86,7 +86,7 @@ def begins_entries(start: bytes) -> bool:
         return find(start) >= 0 or begins_right(start, 0)[0]
     if b"\n" in start:
         return _has_lines(start)
-    # A line that goes on beyond `start`: its names say whether it is an entry or a broker's message.
+    # A line that goes on beyond `start`: its names show whether it is an entry or a broker's message.
     return _begins_object(start) and (b'"entry_hex"' in start or not any(name in start for name in _OF_MESSAGES))
 
 

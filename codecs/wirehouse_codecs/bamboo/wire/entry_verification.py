@@ -60,7 +60,7 @@ class Proof(StrEnum):
     LINKS = "links"
 
 
-#: A verdict on one given entry. What can't be read of it is null; `rule` is the name of a rule and says with `reason`
+#: A verdict on one given entry. What can't be read of it is null; `rule` is the name of a rule and states with `reason`
 #: why it isn't valid.
 VERIFIED_SCHEMA: Final = pa.schema(
     [
@@ -216,7 +216,7 @@ class _Batch:
         return rules
 
     def _refuse_from(self, i: int) -> None:
-        """The log of entry `i` is invalid from there on, if its author says so."""
+        """Make the log of entry `i` invalid from there on, if its author signed it."""
         if self._signed[i]:
             group = int(self._groups[np.searchsorted(self._distinct, i)])
             seq = int(self.scanned.seq[i])
@@ -490,7 +490,7 @@ def _broken_link(one: _Known, link: _Link, target_known: bool, batch: _Batch) ->
 
 
 def _judge_end(log: _Log) -> None:
-    """Refuse what comes after an end-of-log entry, or after a payload whose size isn't what its entry says."""
+    """Refuse what comes after an end-of-log entry, or after a payload whose size isn't the one in its entry."""
     ends = [one for one in log.entries if one.end_of_log and one.signature is None]
     if ends:
         later = [one for one in log.entries if one.seq > ends[0].seq]

@@ -6,7 +6,7 @@ later bytes of a direction are its `rest`.
 
 After missing bytes, or at a start within the connection, the reader resynchronises (`resync.py`). If bytes are missing
 within a Write, only packets of its channel are lost, because the next packet of bymux begins where the Write ends. If
-the header of a cut packet says where it ends, the channel continues there.
+the header of a cut packet shows where it ends, the channel continues there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Read(NamedTuple):
     credit: int | None = None
     #: The channel that a packet of bymux is about.
     channel: Channel | None = None
-    #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
+    #: Bytes that are no packet, as far as they are at hand; and why, if no rule states it.
     undecoded: bytes = b""
     reason: str = ""
     #: Whether it waited for bytes, or was read after a resync: later packets of the other side may be read before it.

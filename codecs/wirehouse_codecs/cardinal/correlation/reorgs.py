@@ -1,8 +1,10 @@
 """Announced reorgs and what comes on their channels.
 
-A reorg has the stages of `Stage`. A Reorg on an ordinary topic announces it. The Reorg on its channel opens it, or the
-first child of the ancestor if that comes first. Its ReorgComplete ends it. Without one it lapses when the head has left
-the old head more than the threshold below.
+A reorg goes through the stages of `Stage`:
+
+- A Reorg message on an ordinary topic announces it.
+- The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first.
+- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head.
 
 This module remembers reorgs, judges channels, and answers what an open reorg forbids. It moves no head; `head` does.
 """
@@ -27,7 +29,7 @@ from wirehouse_codecs.cardinal.correlation.reorg_state import ReorgState, Stage
 from wirehouse_codecs.cardinal.correlation.topics import Topics
 from wirehouse_codecs.core.rules import Place
 
-#: Reorgs that are remembered.
+#: Maximum number of reorgs that are remembered.
 MAX_REORGS: Final = 256
 _32_BITS: Final = (1 << 32) - 1
 

@@ -124,7 +124,7 @@ def number_of(rpc: Rpc) -> int | None:
 
 
 def hashes_of(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
-    """What a set tells of the chain: hashes of its header, footer or proof, and the root once the block is proven."""
+    """A set's part in the chain: hashes of its header, footer or proof, and the root once the block is proven."""
     if not carried.headers and carried.proof is None and ItemNumber.BLOCK_FOOTER not in carried.counts:
         return {}
     if carried.proof is None:

@@ -55,7 +55,7 @@ from wirehouse_codecs.logs.rows import Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Connection
 
-#: An item that is larger isn't held until it is whole: of such a one only number and size are told.
+#: An item that is larger isn't held until it is whole: only its number and size are reported.
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 #: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
@@ -173,10 +173,10 @@ class Calls:
         self._rows.call(rpc, event.place, where, fields)
 
     def _go_on(self, rpc: Rpc, before: Rpc, place: Place) -> None:
-        """The request comes after what the node said: its messages and its block go on, unless it was misread."""
+        """The request comes after messages of the node: these and its block go on, unless it was misread."""
         rpc.counts, rpc.missed_ns = before.counts, before.missed_ns
         if before.sets or before.counts["messages"]:
-            # Nobody knows how much it had said before.
+            # It isn't known how much it had sent before.
             rpc.missed_ns = place.arrived_at_ns
             if rpc.session is not None:
                 rpc.session.miss()
@@ -188,7 +188,7 @@ class Calls:
         self._blocks.end(before, place, "call")
 
     def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
-        """What a call does whose path can't be read, by its first message that tells."""
+        """The service of a call whose path can't be read, by its first message that shows it."""
         shape = shape_of(bytes(event.data), event.direction) if event.last else shape_of(b"", event.direction)
         service = shape.service
         if not event.last and event.data:
@@ -274,7 +274,7 @@ class Calls:
         return next(ended, event.by)
 
     def _end_call(self, rpc: Rpc, event: grpc.Trailers | grpc.Reset | grpc.Closed, how: str) -> None:
-        """Tell how the call ended, once: by the first thing that ends it."""
+        """Report how the call ended, once: by the first event that ends it."""
         if rpc.ended:
             return
         rpc.ended, place = True, event.place
@@ -362,7 +362,7 @@ class Calls:
         if rpc.path is None and not rpc.sure and event.first:
             self._infer(rpc, event)
         if direction is Direction.SERVER and rpc.session is not None and rpc.session.state is Subscription.CONNECTED:
-            # Blocks before the request: what the sides said isn't in order.
+            # Blocks before the request: the sides' messages aren't in order.
             self._miss(rpc, place)
         tag = None
         if rpc.service is not None and not rpc.profile.one_item:
@@ -517,7 +517,7 @@ class Calls:
     # Sessions
 
     def _hear(self, rpc: Rpc, given: CallInput, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
-        """What is said, to the call's session: why it is passed over, and what it breaks."""
+        """Pass an input to the call's session: why it is ignored, and what it breaks."""
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             received, late = self._rows.received(where), bool(self._rows.is_late(where))
@@ -564,7 +564,7 @@ def _where_of(event: _Ending) -> Where | None:
 
 
 def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
-    """What a set says to its call: its header, its proof, or that items go on."""
+    """The inputs of a set to its call: its header, its proof, or that items go on."""
     kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:

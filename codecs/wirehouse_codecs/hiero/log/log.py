@@ -1,4 +1,4 @@
-"""What the calls of a block node say, as rows of the log `silver.hiero`.
+"""Turns the calls of a block node into rows of the log `silver.hiero`.
 
 A row of kind `message` for each gRPC message (of a set above `reassembly.PART_BYTES` one for each part, the last with
 its place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for

@@ -1,4 +1,7 @@
-"""The columns of the log `silver.hiero`, and what fills them: of a message, of a block."""
+"""The columns of the log `silver.hiero`, and the functions that turn a message or a block into their values.
+
+SCHEMA has the columns: those of every log (`logs.rows`), and the structs `call_event`, `message` and `block`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from wirehouse_codecs.hiero.wire.messages import Message, code_name
 from wirehouse_codecs.logs.rows import schema
 
 CALL, BLOCK, SKIP = "call", "block", "skip"
-#: What of a connection is in no message: frames of HTTP/2, header blocks, padding.
+#: The bytes of a connection that are in no message: frame headers of HTTP/2, header blocks, padding.
 FRAMING: Final = "framing"
 BLOCK_FILE: Final = "block_file"
 OPENED, MISSED, CLOSED = "opened", "missed", "closed"
@@ -147,7 +150,7 @@ def message_content(message: Message, profile: Profile) -> dict[str, Any]:
 
 
 def block_content(block: Block) -> dict[str, Any]:
-    """What a block says of itself, in the names of BLOCK_TYPE."""
+    """The values of a block's fields, by the names of BLOCK_TYPE."""
     header, footer, proof = block.header, block.footer, block.proof
     root = settle(block.roots)
     checked = signature_check(proof, root.root)

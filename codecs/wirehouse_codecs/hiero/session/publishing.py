@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 class Input(StrEnum):
-    """What is said on a publisher's call."""
+    """Inputs of a publisher's call."""
 
     HEADER = "header"
     ITEMS = "items"
@@ -101,7 +101,7 @@ def _offer_after_behind(call: Call, given: CallInput) -> Broken:
     reported, is_due = memory.reported, _is_due(call, given)
     went_on = memory.went_on or unknowing(given, memory.reported_end)
     _offer(call, given)
-    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+    # 0 also means no number at all: the publisher doesn't know where to go on.
     if not reported or number is None or number == after(reported) or went_on or is_due:
         return []
     if memory.acknowledged is not None and memory.acknowledged >= after(reported):
@@ -157,7 +157,7 @@ def _go_on(rule: str) -> Effect:
 
 
 def after_end(call: Call, given: CallInput) -> Broken:
-    """Something of the publisher after the end. It is told once."""
+    """The publisher sends something after the end. It is reported once."""
     memory = call.memory
     # It knows its own end.
     crossed = memory.ended_ns and not knowing(given, memory.ended_ns, call.options.in_flight_ns)
@@ -223,7 +223,7 @@ def _refuse(call: Call, given: CallInput) -> None:
     memory.reported, memory.reported_ns, memory.reported_end = given.number, given.at_ns, given.byte_end
     if given.number is not None:
         _want(call, after(given.number))
-    # Before its next header the publisher is told once that it goes on.
+    # The publisher's going on before its next header is reported once.
     memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
 

@@ -1,10 +1,10 @@
 """The calls of a block node as tables: what each message means, and which rules the order of one call decides.
 
-A `Call` takes what both sides say on one call in arrival order, and goes on from its `snapshot()`. There is a table for
-each method: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
+A `Call` takes the messages of both sides of one call in arrival order, and goes on from its `snapshot()`. It has a table
+for each method: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
 
-- What answers a header comes at its own time: the table follows the last thing that matters, whoever said it.
-- A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
+- What answers a header comes at its own time: the table follows the last message that matters, whoever sent it.
+- A header is accepted by silence. What only other calls show (L over all connections, blocks that others delivered)
   is judged in correlation.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
 - What a publisher sends without having acknowledged an answer, or within the options' `in_flight_ms` of it, may have
@@ -75,7 +75,7 @@ class CallState:
 
 
 class Call(CallState):
-    """One call. `receive` what is said in arrival order. `carried` is what an earlier window said of it."""
+    """One call. `receive` its inputs in arrival order. `carried` is its state at the end of an earlier window."""
 
     state: StrEnum
 
@@ -162,7 +162,7 @@ class Call(CallState):
                 acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
             )
             if Direction.CLIENT not in sides:
-                # What the publisher says after its own end is in order.
+                # What the publisher sends after its own end is in order.
                 self.memory.missed, self.memory.went_on = known.missed, known.went_on
             return
         if self.service is Service.SUBSCRIBE and Direction.SERVER in sides:
@@ -181,7 +181,7 @@ class Call(CallState):
         return "reenter" if self.memory.headers > 1 else rule
 
 
-# What a message says
+# The inputs that messages are
 
 
 _INPUTS: Final[Mapping[type[Message], StrEnum]] = MappingProxyType(
@@ -202,7 +202,7 @@ _DELIVERED: Final = frozenset({BlockItems, BlockEnd})
 
 
 def input_of(message: Message, service: Service, profile: Profile) -> StrEnum | None:
-    """What a message says on a call of `service`; None = nothing that its table knows."""
+    """The input that a message is on a call of `service`; None = none that its table knows."""
     if service is Service.SUBSCRIBE and type(message) in _DELIVERED:
         return SubscriptionInput.ITEMS
     if isinstance(message, Acknowledgement):

@@ -20,7 +20,7 @@ ANSWER_NS: Final = 2 * 10**9
 
 
 class CallInput(NamedTuple):
-    """One thing that is said."""
+    """An input of a call's state machine, with the values of its message."""
 
     input: StrEnum
     at_ns: int

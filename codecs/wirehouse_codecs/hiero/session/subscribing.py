@@ -28,7 +28,7 @@ class Subscription(StrEnum):
 
 
 class SubscriptionInput(StrEnum):
-    """What is said on a subscriber's call."""
+    """Inputs of a subscriber's call."""
 
     REQUEST = "request"
     HEADER = "header"

@@ -1,4 +1,4 @@
-"""Connections with a block node as they are made, and what both sides say on their calls, in the protocol's words.
+"""Simulated connections with a block node, and the messages of both sides on their calls.
 
 A `Stage` is where all of it happens, one thing after the other; a `Line` is a connection and a `Talk` a `Call` on one.
 """
@@ -108,7 +108,7 @@ class Wire(Protocol):
 
 
 class Call:
-    """One call. Each method says one thing, and gives the call back."""
+    """One call. Each method sends one message, and returns the call."""
 
     def __init__(self, wire: Wire, service: Service, stream: int) -> None:
         self.wire, self.service, self.profile, self.stream = wire, service, wire.profile, stream
@@ -172,11 +172,11 @@ class Call:
         return self.server(Acknowledgement(number, b"", True))
 
     def behind(self, number: int) -> Self:
-        """Behind, as the profile says it."""
+        """Behind, in the profile's layout."""
         return self.server(NodeBehind(number)) if self.profile.name == "B" else self.end(BEHIND_CODE, number)
 
     def duplicate(self, number: int) -> Self:
-        """The duplicate answer, as the profile says it."""
+        """The duplicate answer, in the profile's layout."""
         ends = DUPLICATE_CODE in self.profile.end_codes.values()
         return self.end(DUPLICATE_CODE, number) if ends else self.exists(number)
 
@@ -213,7 +213,7 @@ class Call:
         return self.client(SubscribeRequest(start, last, None if new else False))
 
     def delivered(self, number: int) -> Self:
-        """A subscriber is told that a block is complete."""
+        """Send a subscriber BlockEnd: a block is complete."""
         return self.server(BlockEnd(number)) if self.profile.block_end else self
 
     def status(self, code: str) -> Self:
@@ -271,7 +271,7 @@ class Talk(Call):
 
 
 class Line:
-    """A connection. What is said on it is taken by `events`, while more is said."""
+    """A connection. `events` takes what is sent on it, while more is sent."""
 
     def __init__(self, stage: Stage, client: Endpoint, node: Endpoint, manner: int) -> None:
         self.stage, self.client, self.node, self.profile = stage, client, node, stage.profile
@@ -370,7 +370,7 @@ class Client:
 
 
 class Stage:
-    """Where clients and nodes talk. Things are said one after the other, each when the one before is on the link."""
+    """Where clients and nodes talk. Messages are sent one after the other, each when the one before is on the link."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.profile = config, PROFILES[config.profile]
@@ -387,13 +387,13 @@ class Stage:
         self.now_ns += ns
 
     def conversations(self) -> Iterator[Conversation]:
-        """All connections as they were opened; what the others say is held while one is read."""
+        """All connections as they were opened; what the others send is held while one is read."""
         while self.opened or self.advance() or self.opened:
             while self.opened:
                 yield self.opened.popleft().conversation()
 
     def captured(self, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
-        """The packets of all connections in order of time. What is held is what was said while one was silent."""
+        """The packets of all connections in order of time. What is held is what was sent while one was silent."""
         heads: list[tuple[int, int, CapturedPacket, Iterator[CapturedPacket]]] = []
         order = count()
 

@@ -1,4 +1,4 @@
-"""What a capture of block nodes says, as the other files that nodes and test clients write: block files, gRPC logs."""
+"""Writes the content of a capture of block nodes as files of nodes and test clients: block files, gRPC logs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def write_log(packets: Iterable[CapturedPacket], path: Path) -> int:
 
 
 class _Reading(NullDialogue):
-    """A connection whose calls are read. A `Dialogue` that says nothing."""
+    """A connection whose calls are read. A `Dialogue` that adds no rows."""
 
     def __init__(self) -> None:
         self._reader = GrpcReader()
@@ -125,7 +125,7 @@ class _Reading(NullDialogue):
 
     @abstractmethod
     def take(self, event: grpc.Event) -> None:
-        """What the reader tells."""
+        """Take the reader's events."""
 
 
 class _Blocks(_Reading):

@@ -51,7 +51,7 @@ def _next_of(node: Node) -> Publisher:
 
 
 def _return_subscribers(network: Network, node: Node) -> Steps:
-    """Subscribers that were told of an error go on at another node, or here."""
+    """Subscribers that got a source error go on at another node, or here."""
     without_node = [subscriber for subscriber in network.subscribers if subscriber.node is None]
     others = [other for other in network.served if other is not node and other.publishers]
     for subscriber in without_node:
@@ -72,7 +72,7 @@ def _tell_subscribers(network: Network, node: Node) -> Steps:
 
 
 def _publisher_fails(network: Network, node: Node) -> Steps:
-    """A publisher ends within a block: the node takes the block from another one, or tells its subscribers."""
+    """A publisher ends within a block: the node takes the block from another one, or reports it to its subscribers."""
     publisher, block = _next_of(node), network.ledger.block(node.next)
     others = [other for other in node.publishers if other is not publisher]
     publisher.talk.header(block).sets(block.middle[:1])

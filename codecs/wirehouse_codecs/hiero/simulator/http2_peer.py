@@ -1,4 +1,4 @@
-"""One side of an HTTP/2 connection with gRPC calls, as the bytes that it sends. What it is told to say it says."""
+"""One side of an HTTP/2 connection with gRPC calls, as the bytes that it sends. It checks nothing of what it sends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Peer:
         return preface + self.settings({} if settings is None else settings)
 
     def settings(self, settings: dict[int, int]) -> bytes:
-        """Values by identifier; what the other side is told about header tables and frames has to be obeyed by it."""
+        """Settings by identifier. The other side has to keep those about header tables and frames."""
         return SettingsFrame(0, settings=settings).serialize()
 
     def acknowledge_settings(self, table_bytes: int | None = None) -> bytes:

@@ -143,7 +143,7 @@ class Subscriber(Caller):
 
 
 class Network(Stage):
-    """All that is said, in the order of time; `advance` has the next thing said."""
+    """All messages in the order of time; `advance` sends the next one."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         super().__init__(config)
@@ -250,7 +250,7 @@ class Network(Stage):
         """Nodes with publishers."""
         return [node for node in self.nodes if node.publishers]
 
-    # What is said again and again
+    # Messages that repeat
 
     def round(self, *, but: Node | None = None) -> Steps:
         """The next block, to all nodes that wait for it."""
@@ -264,7 +264,7 @@ class Network(Stage):
         yield
 
     def publish(self, node: Node, number: int) -> Steps:
-        """All publishers of a node offer a block, and the node takes it from one, or where it can't say so from all."""
+        """All publishers of a node offer a block. It takes it from one, or from all if it can't skip the others."""
         block = self.ledger.block(number)
         at = number % len(node.publishers)
         first, *others = (*node.publishers[at:], *node.publishers[:at])

@@ -91,7 +91,7 @@ _BOUNDS: Final[Bounds] = {
     "nodes": (1, 100),
     "publishers": (1, 1000),
     "subscribers": (0, 1000),
-    # An EndStream can't say that the last block is 0.
+    # An EndStream can't state that the last block is 0.
     "blocks": (2, 2**40),
     "block_bytes": (1, MOST_MESSAGE_BYTES),
     "item_bytes_least": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),

@@ -1,7 +1,7 @@
 """Blocks put together from their items, and block files.
 
 A block comes in sets of a call or as a file; both are runs of items, and `BlockBuilder` takes either as they come.
-Where a file is cut off or damaged, the items before that place count, and place and reason are told.
+Where a file is cut off or damaged, the items before that place count, and place and reason are reported.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Block:
 
     @property
     def previous_hash(self) -> bytes | None:
-        """The root of the block before, as this one says it."""
+        """The root of the block before, as this one has it."""
         return previous_hash(self.header, self.footer, self.proof)
 
 
@@ -153,9 +153,9 @@ class BuilderState(NamedTuple):
 
 
 class BlockBuilder:
-    """One block as its items come: counts, the items that say what block it is, and the subtrees of its root.
+    """One block as its items come: counts, the items that identify the block, and the subtrees of its root.
 
-    `add` takes all items up to the next header; of a second header it says so and goes on. Memory doesn't grow with
+    `add` takes all items up to the next header; it reports a second header and goes on. Memory doesn't grow with
     the block.
     """
 
@@ -338,7 +338,7 @@ def is_block_file(path: str) -> bool:
 
 
 def number_of(path: str) -> int | None:
-    """The block's number by the name of its file; None = the name says none.
+    """The block's number by the name of its file; None = the name has none.
 
     Names have 19 digits (before: 36), all others that are only digits count too; in a bucket the first 16 of the 19 are
     four folders, as `PREFIX/0000/0000/0010/8273/182.blk.zstd`.
@@ -372,5 +372,5 @@ class BlockFile:
 
     @property
     def named_number(self) -> int | None:
-        """The number that the file's name says."""
+        """The number in the file's name."""
         return number_of(self.name)

@@ -28,7 +28,7 @@ _ZLIB: Final = tuple(
     for flags in range(256)
     if not (method << 8 | flags) % 31 and not flags & 0x20
 )
-#: The first bytes of what was compressed, where no header says how.
+#: The first bytes of compressed data, for messages whose compression no header names.
 MAGIC: Final = (
     *((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy")),
     *((magic, "deflate") for magic in _ZLIB),

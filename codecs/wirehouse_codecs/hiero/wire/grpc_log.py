@@ -1,6 +1,6 @@
 """gRPC binary logs: files of `grpc.binarylog.v1.GrpcLogEntry` (grpc-proto, grpc/binlog/v1/binarylog.proto).
 
-`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports what they say in the events of
+`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports their contents in the events of
 grpc/events.py. Files have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes
 it, or a varint, as Java's does; the first entry shows which.
 """
@@ -38,7 +38,7 @@ class Lengths(StrEnum):
 
 
 class EntryType(IntEnum):
-    """What an entry tells."""
+    """What an entry reports."""
 
     UNKNOWN = 0
     CLIENT_HEADER = 1
@@ -342,7 +342,7 @@ class Calls:
         self._calls: OrderedDict[int, KnownCall] = OrderedDict(state or {})
 
     def receive(self, entry: Entry, place: Place, byte_start: int, byte_end: int) -> list[grpc.Event]:
-        """What an entry says, which stands at these bytes of its file."""
+        """The events of an entry, which stands at these bytes of its file."""
         direction = _DIRECTIONS.get(entry.type)
         if direction is None:
             fields = (byte_start, byte_end, entry.call_id, b"", f"an entry of type {entry.type}")

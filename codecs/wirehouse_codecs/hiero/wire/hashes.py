@@ -2,9 +2,9 @@
 
 All hashes are SHA-384. A block's items fall into subtrees by kind, and a top tree joins these with roots that the block
 builds on. The layout changed several times without a version of its own, so what fits the bytes is computed, and the
-layout is told by what the root must equal: the previous hash of the next block, or the mock signature of old networks.
-Items stream in; a subtree is its peaks, so memory grows with the logarithm of the number of items. What can't be told
-is said, with its reason; nothing is guessed.
+layout is known from what the root must equal: the previous hash of the next block, or an old network's mock signature.
+Items stream in; a subtree is its peaks, so memory grows with the logarithm of the number of items. What can't be
+decided is reported with its reason; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Family(StrEnum):
 #: Roots of the versions between these two were never reproduced.
 _PREFIXED_SINCE: Final = (0, 72, 0)
 _UNKNOWN_SINCE: Final = (0, 68, 0)
-#: Eight leaves were seen up to here, sixteen from there on; between them the next block tells.
+#: Eight leaves were seen up to here, sixteen from there on; between them the next block decides.
 _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
@@ -344,7 +344,7 @@ def _top(leaves: list[bytes]) -> bytes:
     return tree.folded()
 
 
-# What is told of a root
+# The result
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +352,17 @@ class Roots:
     """The roots that a block may have, by layout."""
 
     by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
-    #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
+    #: The layout that the block's version or its mock signature shows; None = nothing in the block shows it.
     layout: RootLayout | None = None
     #: Whether one of them is the block's root.
     complete: bool = False
-    #: Why there is none, or none is told.
+    #: Why there is none, or why the layout isn't known.
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRoot:
-    """A block's root, as far as it is told."""
+    """A block's root, as far as it is known."""
 
     layout: RootLayout | None = None
     root: bytes | None = None
@@ -371,7 +371,7 @@ class BlockRoot:
 
 
 def settle(roots: Roots) -> BlockRoot:
-    """The root of a block as the block alone tells it."""
+    """The root of a block as the block alone shows it."""
     if roots.layout is None:
         return BlockRoot(unverified=roots.reason)
     reason = "no next block is known, which would hold this root"
@@ -404,7 +404,7 @@ def signature_check(proof: BlockProof | None, root: bytes | None) -> SignatureCh
 
 
 def previous_hash(header: BlockHeader | None, footer: BlockFooter | None, proof: BlockProof | None) -> bytes | None:
-    """The root of the block before, as this one says it: its footer, or in older layouts its proof or header."""
+    """The root of the block before, as this one has it: in its footer, or in older layouts its proof or header."""
     if footer is not None:
         return footer.previous_block_root_hash or None
     if proof is not None and proof.previous_block_root_hash:

@@ -121,7 +121,7 @@ class Undecodable(NamedTuple):
     byte_end: int
     #: The call that they belong to. Without one they may hold header fields, and with them secrets.
     call: int | None
-    #: Empty where they are told by their position alone.
+    #: Empty where only their position is reported.
     data: bytes
     reason: str
 

@@ -1,7 +1,7 @@
 """Frames as Arrow columns: the vectorised twin of `routed.decode` and `messages.decode_payload`.
 
 It reads pushes, pulls and index messages that are written as short as can be; rare kinds, other traffic and what
-breaks a rule are only told of, for the readable decoder. Both stand under the same tests.
+breaks a rule are only marked, for the reference decoder. Both pass the same tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 NAME_TYPE: pa.DictionaryType = pa.dictionary(pa.int8(), pa.string())
 ROUTE_TYPE: pa.ListType = pa.list_(pa.string())
 MESSAGE_TYPE: pa.StructType = pa.struct([("index", UNSIGNED), ("data", pa.binary())])
-#: What a frame says. Fields that it doesn't have are null.
+#: The fields of a frame's message. Fields that it doesn't have are null.
 FRAME_FIELDS: Final = (
     # Read by the twin; if not, all fields below are null.
     pa.field("regular", pa.bool_()),

@@ -61,7 +61,7 @@ class _Slots(dict[Any, int]):
 
 
 class Rows:
-    """Frames in arrival order, as loops.read_frames tells of them, in groups."""
+    """Frames in arrival order, as loops.read_frames returns them, in groups."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Compiled loops over the messages of a connection: who speaks about what, and what plain messages do to a session.
 
-What a message does is said in session.py; here is what is frequent. One that isn't judged here ends `advance`, and is
+session.py judges every message; here are the frequent ones. One that isn't judged here ends `advance`, and is
 left to the session. Numbers from 2^62 on aren't judged here, so that sums of them fit 64 bits.
 """
 
@@ -59,7 +59,7 @@ _LAST_SPAN = 3
 
 
 class Frames(NamedTuple):
-    """Frames in arrival order, as loops.read_frames tells of them."""
+    """Frames in arrival order, as loops.read_frames returns them."""
 
     data: Array
     #: By piece: when it arrived; whether it came with the packet that showed a hole.
@@ -111,7 +111,7 @@ def span_of(row: int, what: int, numbers: Array, smalls: Array) -> tuple[int, in
 
 @inlined
 def partition_of(row: int, words: Array, smalls: Array) -> Any:
-    """A word that tells apart partitions and their absence, as far as a hash goes."""
+    """A word that differs for different partitions and for none, as far as a hash goes."""
     return words[loops.PARTITION, row] + _WORD(1) if smalls[loops.HAS, row] & loops.HAS_PARTITION else _WORD(0)
 
 
@@ -168,7 +168,7 @@ def group(data: Array, words: Array, numbers: Array, smalls: Array, table: Array
     return count
 
 
-# Requests by what their answers say
+# Requests by what their answers contain
 
 
 @compiled
@@ -317,7 +317,7 @@ def keep(slot: int, kept: int, sets: Array, runs: Array) -> None:
 def advance(begin: int, end: int, frames: Frames, books: Books, answered: Array) -> int:
     """Take the plain messages from row `begin` to `end`: the row of the first that isn't, for which nothing is done.
 
-    A message is plain if session.Session.receive finds nothing and ignores nothing, and if it tells the session nothing
+    A message is plain if session.Session.receive finds nothing and ignores nothing, and if it gives the session nothing
     about streams, requesters or clients that it doesn't know. `answered` takes the number of the request.
     """
     session = books.session

@@ -1,7 +1,7 @@
 """Compiled loops over frames: cut them, read their routes and the frequent messages.
 
-What a frame means is said in routed.py and messages.py; here is what is frequent and written as short as can be. A
-frame that isn't read here is told by REGULAR 0 and left to the readable decoder.
+routed.py and messages.py read every frame; here are those that are frequent and written as short as can be. A
+frame that isn't read here is marked by REGULAR 0 and left to the reference decoder.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def cut(data: Array, at: int, end: int, width: int, limit: int, bounds: Array) -
 
 @compiled
 def read_frames(data: Array, cbor: bool, words: Array, numbers: Array, smalls: Array) -> None:
-    """Read all frames of which `numbers` tells the place and `smalls` the side. The rest begins as zeros."""
+    """Read all frames whose place is in `numbers` and whose side is in `smalls`. The other numbers begin as zeros."""
     width = 4 if cbor else 2
     for row in range(numbers.shape[1]):
         at, end = wide(numbers[BEGIN, row]) + width, wide(numbers[END, row])
@@ -176,20 +176,20 @@ def read_payload(
     inner, at = uint_length_at(data, name + size, end)
     if at < 0 or at + inner != end:
         return False
-    if size == len(_PUSH_NAME) and says(data, name, _PUSH_NAME):
+    if size == len(_PUSH_NAME) and matches(data, name, _PUSH_NAME):
         smalls[PROTOCOL, row] = PUSH
         if from_server:
             return read_push_response(data, at, end, row, words, smalls)
         return read_push_request(data, at, end, row, words, numbers, smalls)
-    if size == len(_PULL_NAME) and says(data, name, _PULL_NAME):
+    if size == len(_PULL_NAME) and matches(data, name, _PULL_NAME):
         smalls[PROTOCOL, row] = PULL
         if from_server:
             return read_pull_response(data, at, end, row, words, numbers, smalls)
         return read_pull_request(data, at, end, row, words, smalls)
-    if size == len(_INDEX_NAME) and says(data, name, _INDEX_NAME):
+    if size == len(_INDEX_NAME) and matches(data, name, _INDEX_NAME):
         smalls[PROTOCOL, row] = INDEX_SHARED
         shared = True
-    elif size == len(_INDEX_PARTITIONED_NAME) and says(data, name, _INDEX_PARTITIONED_NAME):
+    elif size == len(_INDEX_PARTITIONED_NAME) and matches(data, name, _INDEX_PARTITIONED_NAME):
         smalls[PROTOCOL, row] = INDEX_PARTITIONED
         shared = False
     else:
@@ -200,7 +200,7 @@ def read_payload(
 
 
 @inlined
-def says(data: Array, at: int, name: Array) -> bool:
+def matches(data: Array, at: int, name: Array) -> bool:
     """Whether the bytes at `at` are those of `name`."""
     same = True
     for i in range(len(name)):
@@ -458,7 +458,7 @@ def is_text(data: Array, at: int, end: int, as_it_stands: bool) -> bool:
 
 @compiled
 def put_routes(data: Array, cbor: bool, route: int, numbers: Array, hops: Array, offsets: Array, out: Array) -> None:
-    """The hops of all routes as text; `hops` says which belong to each row, `offsets` takes where each text begins."""
+    """The hops of all routes as text; `hops` are those of each row, `offsets` takes where each text begins."""
     to = 0
     for row in range(len(hops) - 1):
         at = wide(numbers[route, row])

@@ -1,7 +1,7 @@
-"""What a connection with an Ockam stream service says, as rows of the log `silver.ockam`.
+"""Turns a connection with an Ockam stream service into rows of the log `silver.ockam`.
 
 A row of kind `message` for each message, `quarantine` for bytes that are none, `violation` for each broken rule. Where
-they changed, `session` and `skip` rows tell at the end of a window how the connection stands, and which other traffic
+they changed, `session` and `skip` rows state at the end of a window how the connection stands, and which other traffic
 it had, counted from its begin.
 """
 
@@ -162,7 +162,7 @@ class Conversation:
         self._channels: set[str] = set() if carried is None else carried.channels
         self._closed_at_ns: int | None = None
         self._fast = runner.Connection(self._reader, self._session, options)
-        #: Rows as they were told last: what has not changed since is not told again.
+        #: Rows as they were written last: a row that has not changed since is not written again.
         self._reported = {} if snapshot is None else self._rows()
 
     @property
@@ -217,7 +217,7 @@ class Conversation:
         """The connection has ended."""
         end = End.of(closed)
         self._closed_at_ns = closed.place.arrived_at_ns
-        # That nothing was captured any more says nothing of what didn't come. A reset is believed some time after it.
+        # If the capture ends, messages that didn't come may exist. A reset is believed some time after it.
         last = closed.place if end is End.CLOSED else self._connection.last
         self._take(self._reader.finish(last, closed=end is not End.CAPTURE_END))
         for direction in Direction:
@@ -313,7 +313,7 @@ class Conversation:
     # Entities
 
     def conclude(self) -> None:
-        """A row of the session and of each kind of other traffic that changed since it was told last."""
+        """A row of the session and of each kind of other traffic that changed since it was written last."""
         rows = self._rows()
         place: Place = self._connection.first
         for key, row in rows.items():
@@ -436,7 +436,7 @@ def _answers(answers: Answers) -> dict[str, Any]:
 
 
 def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
-    """Columns of the log for plain messages, of which `pieces` say where they stand."""
+    """Columns of the log for plain messages, whose places are in `pieces`."""
     rows, names, piece = plain.num_rows, plain.schema.names, plain.column("piece")
     first = piece[0].as_py()
     places = place_columns(piece.place for piece in pieces[first : piece[-1].as_py() + 1])

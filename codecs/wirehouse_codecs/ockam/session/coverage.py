@@ -5,7 +5,7 @@ A session may only find what no missing message could disprove. This module keep
 - Where messages were missed, or began before the capture, the connection is `partial` from then on.
 - After undecodable bytes, or a hole, the next frame of a side is searched. Until it is found, what came before it is
   held back: when those frames were sent isn't known, nor whether they are answered already.
-- A side knew at most what its host had received: `peer_received` says how much that was. Where it had received bytes
+- A side knew at most what its host had received: `peer_received` is how much that was. Where it had received bytes
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
 
@@ -125,7 +125,7 @@ class Coverage:
         """A frame is found; whether it was held back: it may have been sent earlier than it came."""
         held_back = received.place == self.gap or received.direction in self.searched
         self.searched.discard(received.direction)
-        # What the other side said before may still be searched.
+        # Frames that the other side sent before may still be searched.
         self.missed += len(self.searched)
         if sender.knows_frame or (held_back and (sender.is_behind or not sender.is_fresh)):
             # What its sender had received may come later.

@@ -1,4 +1,4 @@
-"""Errors of the service, which say neither which request they are about nor why it failed.
+"""Errors of the service, which name neither the request that they are about nor why it failed.
 
 An error answers the oldest request to its address. If that request is answered after all, the error was for the next.
 """

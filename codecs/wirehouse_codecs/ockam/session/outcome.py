@@ -1,4 +1,4 @@
-"""What a session says of each frame: an `Outcome` with the findings, and the request that the frame answers.
+"""The result of a session for each frame: an `Outcome` with the findings, and the request that the frame answers.
 
 The names of why a message is ignored are values of the log's column `ignored`.
 """

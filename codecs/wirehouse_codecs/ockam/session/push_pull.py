@@ -65,7 +65,7 @@ def _check_reuse(memory: Memory, frame: Frame, push: PushRequest) -> None:
 
 
 def judge_confirm(memory: Memory, frame: Frame, confirm: PushResponse) -> None:
-    """A confirm says whether a push was saved, and at which index."""
+    """A confirm reports whether a push was saved, and at which index."""
     request = _take_answer(memory, frame, RequestKind.PUSH, confirm.request_id)
     is_saved = confirm.status is Status.OK
     if request is not None and request.target:

@@ -1,6 +1,6 @@
 """The requests of one connection that wait for their answers.
 
-A request is open until its answer, or an error, comes. `TRANSITIONS` says what becomes of it; all that depends on the
+A request is open until its answer, or an error, comes. `TRANSITIONS` has what becomes of it; all that depends on the
 kind of request stands in `UNANSWERED` and in how answers are matched: `Requests` finds the oldest request that fits.
 
 What is held is bounded. Where requests had to be forgotten, an answer that fits none may be theirs.
@@ -40,7 +40,7 @@ class RequestKind(StrEnum):
     PUSH = "push"
     PULL = "pull"
     GET = "index_get"
-    #: Nothing that can be answered, but an error may say so.
+    #: Nothing that can be answered, but an error may report it.
     OTHER = "other"
 
 
@@ -50,7 +50,7 @@ class RequestState(StrEnum):
     OPEN = "open"
     #: It may be among bytes that the capture lacks.
     UNSURE = "unsure"
-    #: It did not come in time, which was told. It may still come.
+    #: It did not come in time, which was reported. It may still come.
     OVERDUE = "overdue"
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -174,7 +174,7 @@ class Request:
         match self.kind:
             case RequestKind.PUSH | RequestKind.PULL:
                 narrow = ((self.kind, self.requester, self.target, self.request_id),)
-                # A response without a return route doesn't say which stream it comes from.
+                # A response without a return route doesn't show which stream it comes from.
                 narrow += ((self.kind, self.requester, self.request_id),)
             case RequestKind.CREATE | RequestKind.PARTITIONED:
                 narrow = ((self.kind, self.requester, "name", self.name),)

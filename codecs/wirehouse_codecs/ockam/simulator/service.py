@@ -1,4 +1,4 @@
-"""A stream service with its publishers and consumers, as simulator.py has them talk: who they are and what they say.
+"""A simulated stream service with its publishers and consumers: who they are, and the messages that they send.
 
 What the service holds is a function of the configuration and the time: clients share no state, so each of their
 connections is made by itself. faults.py uses the same parts to break rules.
@@ -84,7 +84,7 @@ _SCATTER: Final = 0x9E37_79B9_7F4A_7C15
 _WORD: Final = (1 << 64) - 1
 
 
-# What is said
+# Messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +123,7 @@ _local = lru_cache(4096)(local)
 
 
 class Talk:
-    """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
+    """The messages of both sides on one connection. Each side receives the other's messages before it goes on."""
 
     def __init__(self, speech: Speech, requester: Route, opened_ns: int) -> None:
         self.speech = speech

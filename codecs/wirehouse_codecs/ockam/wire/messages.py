@@ -1,7 +1,7 @@
 """Messages of the Ockam stream service: typed values, their schemas as data, encode and decode.
 
 A payload is a `BasePayload`: the protocol's name and data, which is BARE by that protocol's schema. A protocol has one
-schema for requests and one for responses, and only the direction says which (specification, "Payload BARE specs").
+schema for requests and one for responses, and only the direction decides which (specification, "Payload BARE specs").
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def base_payload(protocol: str, data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a payload says: a message, or why it is none."""
+    """The content of a payload: a message, or why it is none."""
 
     message: Message | None = None
     #: The name as written; None = the payload is no BasePayload.

@@ -134,7 +134,7 @@ class ReaderState(NamedTuple):
 class Reader:
     """What both sides of one connection sent. `receive` bytes in arrival order, `finish` when no more come.
 
-    `started_late` says that the capture began after the connection did. Of each direction at most one frame and a row
+    `started_late`: the capture began after the connection did. Of each direction at most one frame and a row
     of bytes that are none are held. `state` is that of an earlier reader, to continue from.
     """
 
@@ -233,8 +233,8 @@ class Reader:
     # A twin that cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:
-        """Where in the stream of `direction` its next frame begins, and what is here of it; None = there is more to say
-        than where frames end: nothing came yet, or their begin is looked for."""
+        """Where in the stream of `direction` its next frame begins, and what is here of it; None = this
+        isn't known: nothing came yet, or the begin of a frame is looked for."""
         side = self._sides[direction]
         is_settled = side.at and not side.searching and side.skip_to < 0 and side.gave_up_at is None
         return (side.at, bytes(side.buffer)) if is_settled else None
@@ -402,7 +402,7 @@ class Reader:
         """Whether a frame begins at `at`, by its length, its routes and the length of its payload."""
         return resync.look(buffer, at, envelope, self.limit(envelope), searching=searching)
 
-    # What is told
+    # Results
 
     def _received(self, direction: Direction, place: Place, size: int, **fields: Any) -> Received:
         """The next `size` bytes, which leave the buffer."""

@@ -131,7 +131,7 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
         if failure and failure.error:
             error = failure.error.cause or failure.error
             return " ".join(error.message.split()).removeprefix(_FAILURE)[:1000]
-    return "its log says why"
+    return "see the log of the run"
 
 
 def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
@@ -142,8 +142,8 @@ def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
 def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
     """The counts of findings to remember, and alerts for new ones.
 
-    Findings are counted from the first window on that was committed since. The whole history is counted by the first
-    tick, and if that window is older than those that are remembered one by one.
+    A tick counts findings from the oldest window on that was committed since the last tick. The first tick counts all
+    windows. So does a tick if the oldest window is older than those whose counts are remembered one by one.
     """
     entries = ledger.read(lake).values()
     committed = max((entry.committed_at_ns for entry in entries), default=0)
@@ -183,11 +183,11 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
     for name, count in sorted(now.items()):
         source, rule, window = name.split(" ")
         if (more := count - before.get(name, 0)) > 0:
-            times = "time" if more == 1 else "times"
+            found = "finding" if more == 1 else "findings"
             where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
             yield {
                 "kind": "findings",
-                "text": f"{rule} broken {more:,} more {times} in {where}: `{config.command()} trace gold.violations "
+                "text": f"{more:,} new {found} of {rule} in {where}: `{config.command()} trace gold.violations "
                 f"rule={rule},source={source}{key}`",
                 "rule": rule,
                 "source": source,

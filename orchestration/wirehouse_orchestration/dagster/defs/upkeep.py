@@ -73,6 +73,6 @@ def definitions(lake: Lake) -> dg.Definitions:
         cron_schedule=lake.upkeep.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Compacts, removes and expires data as `[upkeep]` of the configuration says.",
+        description="Compacts, removes and expires data as `[upkeep]` of the configuration defines.",
     )
     return dg.Definitions(assets=assets, jobs=[job], schedules=[nightly])

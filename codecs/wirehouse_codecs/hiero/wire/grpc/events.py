@@ -16,7 +16,7 @@ from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: The prefix of a message: a flag, which says whether it is compressed, and its length.
+#: The prefix of a message: a flag, which shows whether it is compressed, and its length.
 PREFIX_BYTES: Final = 5
 #: Values of these don't leave here.
 SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
@@ -39,7 +39,7 @@ class How(StrEnum):
 
 
 class Opened(NamedTuple):
-    """A call begins, or the capture of it: then it comes again should its headers come after what the server says."""
+    """A call begins, or its capture does; in that case it comes again if its headers come after data of the server."""
 
     direction: Direction
     place: Place
@@ -133,7 +133,7 @@ class Closed(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Messages of a call are missing, as a log says."""
+    """Messages of a call are missing, as a log shows."""
 
     place: Place
     call: int

@@ -50,7 +50,7 @@ HELD_BYTES: Final = 6 << 20
 #: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
 MOST_PATHS: Final = 2
 
-#: A call by what its sides send, and what they say in it.
+#: A call by the header fields of its sides, and by their messages.
 Inbounds = dict[Direction, Inbound]
 _Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
 
@@ -79,7 +79,7 @@ class Reader:
     ) -> None:
         self._limit, self._ratio = max_message_bytes, max_inflated_ratio
         self._calls: dict[int, Inbounds] = {} if state is None else state.calls
-        #: Calls in which a side said something since it lost its place; there may be many others.
+        #: Calls in which a side sent something since it lost its place; there may be many others.
         self._placed = {
             direction: {number for number, call in self._calls.items() if direction in call} for direction in Direction
         }
@@ -89,7 +89,7 @@ class Reader:
         self._http2 = Http2Reader(started_late=started_late, state=None if state is None else state.http2)
 
     def framing_bytes(self, direction: Direction) -> int:
-        """Bytes of `direction` that are in no message, nor told as bytes."""
+        """Bytes of `direction` that are in no message, nor reported as bytes."""
         return self._http2.framing_bytes(direction)
 
     def unread_from(self, direction: Direction) -> int:
@@ -107,7 +107,7 @@ class Reader:
         return self._take(self._http2.hole(hole))
 
     def finish(self, place: Place, *, closed: bool = True, by: Direction | None = None) -> list[Event]:
-        """No more bytes come, as one side closed the connection: tell what is left unfinished.
+        """No more bytes come, as one side closed the connection: report what is left unfinished.
 
         Not `closed`: the capture ends, not the connection.
         """
@@ -235,7 +235,7 @@ class Reader:
 
     def _close(self, event: http2.Gone, events: list[Event]) -> None:
         if event.stream_id not in self._calls:
-            # None of its frames said anything.
+            # None of its frames had content.
             return
         for placed in self._placed.values():
             placed.discard(event.stream_id)

@@ -1,4 +1,4 @@
-"""What an HTTP/2 connection says: header blocks, content of streams, ends, and what is missing."""
+"""The events of an HTTP/2 connection: header blocks, content of streams, ends, and missing bytes."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ class Lost(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Frames of a side are known again. Those that showed it are told before, and may have waited for it."""
+    """Frames of a side are known again. Those that showed it are reported before, and may have waited for it."""
 
     direction: Direction
     place: Place
 
 
 class Reset(NamedTuple):
-    """RST_STREAM: `direction` has said all it will in this stream."""
+    """RST_STREAM: `direction` has sent all it will in this stream."""
 
     direction: Direction
     place: Place

@@ -21,7 +21,7 @@ from hyperframe.frame import (
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
-#: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
+#: Largest frame of a side without other SETTINGS of its peer (RFC 9113 section 4.2), with unknown ones, and of all.
 FRAME_BYTES: Final = 1 << 14
 UNKNOWN_FRAME_BYTES: Final = (1 << 20) - 1
 MOST_FRAME_BYTES: Final = (1 << 24) - 1

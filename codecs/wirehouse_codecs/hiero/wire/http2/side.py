@@ -108,7 +108,7 @@ class Side:
     pending: bytearray = field(default_factory=bytearray)
     #: Position of the first of these.
     start: int = 0
-    #: While a frame is looked for: up to where none begins, and which byte had to be seen to tell.
+    #: While a frame is looked for: up to where none begins, and which byte had to be seen to decide it.
     scanned: int = 0
     decided: int = 0
     reason: str = ""
@@ -131,7 +131,7 @@ class Side:
     block_cut: bool = False
     #: The largest frame that the other side takes.
     frame_limit: int = FRAME_BYTES
-    #: Bytes of prefaces, frame headers, padding, and frames that aren't told or are told with other events.
+    #: Bytes of prefaces, frame headers, padding, and frames that cause no event of their own.
     framing_bytes: int = 0
 
     @property
@@ -144,7 +144,7 @@ class Side:
 
     @classmethod
     def begin(cls, direction: Direction, *, started_late: bool) -> Side:
-        """A side of which nothing was said; `started_late`: in the capture."""
+        """A side that has sent nothing yet; `started_late`: nothing in the capture."""
         decoder = FieldDecoder()
         side = cls(direction, Mode.START, started_late, decoder, Passed(direction))
         if started_late:

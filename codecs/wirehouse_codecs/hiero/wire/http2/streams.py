@@ -2,7 +2,7 @@
 
 - Streams are known until both sides have ended them, at most MAX_STREAMS: then the one that was silent for longest is
   forgotten.
-- A reset ends what its sender has to say; what the other side had sent before it heard of it is read, of the MAX_RESET
+- A reset ends what its sender sends; what the other side had sent before it received it is read, of the MAX_RESET
   streams that were reset last.
 - A stream whose beginning wasn't captured is opened by what is sent in it, if bytes are missing.
 """
@@ -65,7 +65,7 @@ class Streams:
         return self._known.get(stream_id)
 
     def touch(self, stream_id: int) -> None:
-        """Something was said in a stream that is open."""
+        """Something was sent in a stream that is open."""
         self._known.move_to_end(stream_id)
 
     def take_block(self, side: Side, place: Place, events: list[Event]) -> tuple[Block, str | None]:
@@ -108,7 +108,7 @@ class Streams:
             self._highest = max(self._highest, stream_id)
 
     def end(self, stream_id: int, direction: Direction, place: Place, events: list[Event]) -> None:
-        """A side has said all it will."""
+        """A side has sent all it will."""
         stream = self._known.get(stream_id)
         if stream is None or direction in stream.ended:
             return

@@ -80,7 +80,7 @@ class Items:
 
 
 def cut(data: bytes | memoryview, begin: int = 0) -> Iterator[Items]:
-    """The items of a whole run (BlockItemSet or Block), in chunks; the last says if what follows can't be read.
+    """The items of a whole run (BlockItemSet or Block), in chunks; the last shows if what follows can't be read.
 
     ValueError: `data` has 2 GiB or more.
     """
@@ -167,7 +167,7 @@ class ItemReaderState(NamedTuple):
 class ItemReader:
     """Items of a run whose bytes come in pieces. Sans-IO; it holds at most one unfinished item.
 
-    A run can't be told after a fault: what follows is only counted.
+    After a fault a run can't be read: what follows is only counted.
     """
 
     __slots__ = ("_at", "_held", "_needed", "_passing", "_pieces", "fault", "limit", "most_held")
@@ -233,7 +233,7 @@ class ItemReader:
         return large and self._held >= _HEAD_BYTES
 
     def pass_over(self) -> Items | None:
-        """Hold nothing more of the unfinished item, which is told without what comes; None = too little of it came."""
+        """Hold nothing more of the unfinished item, and return it without its rest; None = too little of it came."""
         head = b"".join(self._pieces)
         if len(head) < _HEAD_BYTES:
             return None
@@ -299,7 +299,7 @@ def _without_rest(head: bytes, body: int, size: int) -> Items:
 
 
 def _needed(data: bytes | memoryview, at: int) -> int:
-    """The size of the unfinished field at `at`, as far as it is told."""
+    """The size of the unfinished field at `at`, as far as it is known."""
     held = len(data) - at
     try:
         tag, body = protobuf.read_varint(data, at, len(data))

@@ -1,7 +1,10 @@
-"""The items that are decoded: header, footer and proof of a block, and how each is written.
+"""Decodes and encodes three kinds of block item: the header, the footer and the proof of a block.
 
-Their layouts changed without a version of their own: which one is written is known from the bytes, never from the
-schema that happens to read them. A `Layout` declares each message once, for reading and for writing.
+`decode_header`, `decode_footer` and `decode_proof` take the bytes of a BlockItem and return a `DecodedItem`. Other kinds
+of item are only counted and hashed (`kinds`). A `Layout` declares each message once, for reading and for writing.
+
+The layouts changed without a version number in the message. So the bytes decide which layout is read: whether a field
+has the length of a hash, or which wire type it has.
 """
 
 from __future__ import annotations
