@@ -36,7 +36,7 @@ MOST_TEXT = 500
 
 
 def numbers(rows: Iterable[Mapping[str, Any]], without: str | None = None) -> list[float]:
-    """All numbers in rows, in order, but for those of a column. What is not drawn is 0 or null in Superset."""
+    """All numbers in rows, in order, except those of a column. What is not drawn is 0 or null in Superset."""
     values = (value for row in rows for name, value in row.items() if name != without)
     return sorted(float(value) for value in values if isinstance(value, int | float) and value is not True and value)
 

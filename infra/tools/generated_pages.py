@@ -152,11 +152,26 @@ def rules_page() -> str:
 
 
 def _rules(rules: Iterable[Rule]) -> Iterator[str]:
+    rules = list(rules)
+    if guides := list(_guides(rules)):
+        yield from ("How-to guides that use rules of this section:", "", *guides, "")
     yield from ("| rule | severity | broken when | place in the specification |", "|---|---|---|---|")
     for rule in rules:
         fate = " (quarantined)" if rule.quarantines else ""
         yield f"| `{rule.id}` | {rule.severity}{fate} | {_cell(rule.sentence)} | {_cell(rule.place)} |"
     yield ""
+
+
+def _guides(rules: Sequence[Rule]) -> Iterator[str]:
+    """A line for each how-to guide that names some of `rules`: a link, and these rules."""
+    for path in sorted((FOLDER / "how-to").rglob("*.md")):
+        text = path.read_text()
+        named = [
+            f"`{rule.id}`" for rule in rules if re.search(rf"(?<![\w.]){re.escape(rule.id)}\b|`{rule.name}`", text)
+        ]
+        if named:
+            title = text.split("\n", 1)[0].removeprefix("# ")
+            yield f"- [{title}]({path.relative_to(FOLDER).as_posix()}): {', '.join(named)}"
 
 
 def machines_page() -> str:

@@ -67,7 +67,7 @@ def inspect(
     options: HieroOptions | None = None,
     unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in arrival order.
 
     The nodes are at `port`, else handshakes show where. All connections count as those of one service; findings that
     need several calls come last.

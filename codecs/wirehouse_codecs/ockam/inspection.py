@@ -31,7 +31,7 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Ockam; None = it isn't."""
+    """Why a connection whose sides begin so counts as one of Ockam; None = it doesn't."""
     reader, at = Reader(OckamOptions()), 0
     for received in reader.receive(Direction.CLIENT, client, _NOWHERE):
         if received.routed is None and received.skip is None:
@@ -51,10 +51,10 @@ def inspect(
     options: OckamOptions | None = None,
     unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in arrival order.
 
-    The services are at `port`, else handshakes show where. The frames show the envelope. All connections are
-    taken for those of one service; what they break together comes last.
+    The services are at `port`, else handshakes show where. The frames show the envelope. All connections
+    count as those of one service; findings that need several of them come last.
     """
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
     start = starter(options)

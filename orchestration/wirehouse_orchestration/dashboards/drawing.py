@@ -125,7 +125,7 @@ def _position(
             "axis": axis | _format(value, whole=whole),
         }
     axis |= {"labelAngle": -35 if value is chart.x and value.field == "window_start" else 0}
-    # In the order of the rows, but for a grid.
+    # In the order of the rows, except in a grid.
     place: Spec = {"field": value.field, "type": "ordinal", "sort": "ascending" if chart.type == "heat" else None}
     if value.field == "window_start" and (domain := _windows([str(row[value.field]) for row in rows])):
         place["scale"] = {"domain": domain}
@@ -180,7 +180,7 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
     known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
     scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
     if len(present) > len(_PALETTE):
-        # No two have one colour, but for the rarest: these are all grey.
+        # No two have the same colour, except the rarest: these are all grey.
         most = [name for name, _ in Counter(row[value.field] for row in rows).most_common(len(_PALETTE) - 1)]
         scale = {"domain": most + [name for name in present if name not in most], "range": [*_PALETTE[:-1]]}
         scale["range"] += [_PALETTE[-1]] * (len(present) - len(most))

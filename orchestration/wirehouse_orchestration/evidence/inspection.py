@@ -75,7 +75,7 @@ FORMATS: Final = {
     "messages": Format(LANDED_MESSAGES, {"record": "record_number"} | {n: n for n in ("topic", "partition", "offset")}),
 }
 #: Letters of a row, and items of a list, that the terminal shows.
-_CHARACTERS, _ITEMS = 300, 3
+_LETTERS, _ITEMS = 300, 3
 #: Number of zeros at the begin of bytes that are shown as a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
@@ -457,10 +457,8 @@ def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Tex
         apart |= {"reason"} if "rule" in row else set()
         fields = {name: value for name, value in row.items() if name not in apart and value is not None}
         words += [f"{name}={_short(value)}" for name, value in fields.items()]
-    content = render.terminal(" ".join(words))
-    return Text(render.terminal(str(label)), style), Text(
-        content if len(content) <= _CHARACTERS else f"{content[:_CHARACTERS]}…"
-    )
+    text = render.terminal(" ".join(words))
+    return Text(render.terminal(str(label)), style), Text(text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…")
 
 
 def _short(value: Any) -> str:

@@ -272,7 +272,7 @@ def _found(lake: Lake, source: str, what: str, capture_id: bytes, number: int | 
     if number is None:
         return Found(what, manifest)
     name, record = _record(lake, manifest, number)
-    # Of a long record, the first piece is shown.
+    # Only the first piece of a long record is shown.
     long = record.get("part") and record["data"] is not None
     first = _record(lake, manifest, number - record["part"])[1] if long else None
     return Found(what, manifest, number, name, record, first)
@@ -407,23 +407,20 @@ def _print_parts(found: Found, out: TextIO) -> None:
             _say(out, f"  {part}: null")
 
 
-def _print_byte_range(byte_range: ByteRange, paths: Mapping[bytes, str], out: TextIO) -> None:
-    size = byte_range.byte_end - byte_range.byte_start
-    lacks = f", {size - byte_range.there:,} of them were not captured" if byte_range.there < size else ""
-    _say(
-        out,
-        f"\nbytes {byte_range.byte_start} to {byte_range.byte_end} of what the {byte_range.direction} sent, {size:,} bytes{lacks}",
-    )
-    _dump(out, bytes(byte_range.shown), byte_range.there)
-    if not byte_range.packets:
+def _print_byte_range(part: ByteRange, paths: Mapping[bytes, str], out: TextIO) -> None:
+    size = part.byte_end - part.byte_start
+    lacks = f", {size - part.there:,} of them were not captured" if part.there < size else ""
+    _say(out, f"\nbytes {part.byte_start} to {part.byte_end} of what the {part.direction} sent, {size:,} bytes{lacks}")
+    _dump(out, bytes(part.shown), part.there)
+    if not part.packets:
         return
-    _say(out, f"  carried by {byte_range.packets:,} packet{'' if byte_range.packets == 1 else 's'}")
-    for packet, begin, end, again in byte_range.listed:
+    _say(out, f"  carried by {part.packets:,} packet{'' if part.packets == 1 else 's'}")
+    for packet, begin, end, again in part.listed:
         capture_id, number = packet.name
         where = f"record {number} of capture {paths[capture_id]}, {_time(packet.place.arrived_at_ns)}"
         _say(out, f"    {where}: bytes {begin} to {end}{', again' if again else ''}")
-    if byte_range.packets > len(byte_range.listed):
-        _say(out, f"    … {byte_range.packets - len(byte_range.listed):,} packets more: --pcap writes all of them")
+    if part.packets > len(part.listed):
+        _say(out, f"    … {part.packets - len(part.listed):,} packets more: --pcap writes all of them")
 
 
 def _time(ns: int) -> str:

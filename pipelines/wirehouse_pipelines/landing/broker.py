@@ -106,18 +106,18 @@ class Broker:
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
             new, back = New([], [], {}, []), []
-            untold: dict[str, KafkaException] = {}
-            for name, topic_id, partitions in self._described(untold):
+            failed: dict[str, KafkaException] = {}
+            for name, topic_id, partitions in self._described(failed):
                 places = [TopicPartition(name, partition) for partition in partitions]
                 # Queried before the newest committed offset: records written in between must not look like held ones.
-                written = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
-                oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
+                written = self._offsets(places, _LATEST, failed, IsolationLevel.READ_UNCOMMITTED)
+                oldest, newest = (self._offsets(places, spec, failed) for spec in (_EARLIEST, _LATEST))
                 known_of = oldest.keys() & newest.keys() & written.keys()
                 places = [place for place in places if place.partition in known_of]
                 # A partition that was added to a known topic is landed from its first record on.
-                first = {} if (cluster_id, name) in topics else self._first(places, untold)
+                first = {} if (cluster_id, name) in topics else self._first(places, failed)
                 for place in places:
-                    if _name(place) in untold:
+                    if _name(place) in failed:
                         continue
                     key = (cluster_id, topic_id, place.partition)
                     low, high = oldest[place.partition], newest[place.partition]
@@ -142,8 +142,8 @@ class Broker:
                 "at those offsets aren't landed: recreate the topic, or use a source with another name"
             )
             new.failures.append(BrokerError(source=self._source, reason=reason))
-        if untold:
-            reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(untold.items())[:3])
+        if failed:
+            reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(failed.items())[:3])
             new.failures.append(BrokerError(source=self._source, reason=reason))
         return new
 
@@ -159,7 +159,7 @@ class Broker:
         what = "correct bootstrap.servers, security.protocol or other settings in [source.kafka.settings]"
         return BrokerError(source=self._source, reason=f"the broker can't be reached ({self._heard}): {what}")
 
-    def _described(self, untold: Untold) -> Iterator[tuple[str, str, list[int]]]:
+    def _described(self, failed: Failed) -> Iterator[tuple[str, str, list[int]]]:
         """Yield name, id and partitions of each topic. A pattern doesn't match the broker's internal topics."""
         known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
         names = [name for name in known if self._topic.match(name)]
@@ -170,7 +170,7 @@ class Broker:
             try:
                 topic = described[name].result()
             except KafkaException as error:
-                untold[name] = error
+                failed[name] = error
                 continue
             if not (topic.is_internal and self._topics.startswith("^")):
                 yield name, str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
@@ -179,10 +179,10 @@ class Broker:
         self,
         places: Sequence[TopicPartition],
         spec: OffsetSpec,
-        untold: Untold,
+        failed: Failed,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[int, int]:
-        """The offset of each partition. A partition that the broker returns an error for is added to `untold`."""
+        """The offset of each partition. A partition that the broker returns an error for is added to `failed`."""
         found: dict[int, int] = {}
         wanted = dict.fromkeys(places, spec)
         for place, answer in (
@@ -191,21 +191,21 @@ class Broker:
             try:
                 found[place.partition] = int(answer.result().offset)
             except KafkaException as error:
-                untold[_name(place)] = error
+                failed[_name(place)] = error
         return found
 
-    def _first(self, places: Sequence[TopicPartition], untold: Untold) -> dict[int, int]:
+    def _first(self, places: Sequence[TopicPartition], failed: Failed) -> dict[int, int]:
         """The first offset to land of partitions in a new topic, as the option `start` defines it."""
         start = self._options.start
         if start == EARLIEST or not places:
             return {}
         if start != COMMITTED:
-            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)), untold)
-            newest = self._offsets(places, _LATEST, untold)
+            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)), failed)
+            newest = self._offsets(places, _LATEST, failed)
             known = {partition: at[partition] for partition in at.keys() & newest.keys()}
             return {partition: offset if offset >= 0 else newest[partition] for partition, offset in known.items()}
         # A committed offset beyond the last record, open transactions included, is from a topic that was recreated.
-        ends = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(places, _LATEST, failed, IsolationLevel.READ_UNCOMMITTED)
         consumer = self._consumer()
         try:
             committed = consumer.committed(list(places), timeout=_SECONDS)
@@ -213,7 +213,7 @@ class Broker:
             consumer.close()
         for place in committed:
             if place.error is not None:
-                untold[_name(place)] = KafkaException(place.error)
+                failed[_name(place)] = KafkaException(place.error)
         known = {place.partition: int(place.offset) for place in committed if place.error is None}
         return {partition: at for partition, at in known.items() if 0 <= at <= ends.get(partition, -1)}
 
@@ -282,7 +282,7 @@ class Broker:
 
 
 #: Topics and partitions that the broker returned an error for.
-Untold = dict[str, KafkaException]
+Failed = dict[str, KafkaException]
 
 
 def _name(place: TopicPartition) -> str:

@@ -125,8 +125,8 @@ def _is_of_stream(states: pa.RecordBatch) -> pa.Array:
 
 
 def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int, int]:
-    """The meaning of a saved index in a service, the longest time until a hole in one of its captures is reported, and the
-    greatest difference between the clocks of these captures."""
+    """The meaning of a saved index in a service, the longest time until a hole in one of its captures is reported, and
+    the greatest difference between the clocks of these captures."""
     convention = OckamOptions.from_mapping(sources[0].options).index_convention
     hole_ns = max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
     return convention, hole_ns, max(source.tcp.hole_wait_ns for source in sources)

@@ -244,7 +244,7 @@ def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _changed(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Findings of `data_changed` in observations of one message, rows of _FOUND. Carried ones have none."""
+    """Findings of `data_changed` in observations of one message, rows of `_FOUND`. Carried ones have none."""
     compared, told_in = Compared(), ""
     rows = rows.filter(rows.column("digest").is_valid())
     for window, of_window in groupby(rows.to_pylist(), lambda row: row["told_in"] or row["window_start"]):

@@ -2,7 +2,7 @@
 
 One YAML a table or view is the only source of its Spark schema, its DDL with comments, the Dagster column schema
 and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
-`struct:` is a STRUCT of the columns listed there, for which `use: LAYER.TABLE.COLUMN` stands in tables of later layers;
+`struct:` is a STRUCT of the columns listed there, for which tables of later layers have `use: LAYER.TABLE.COLUMN`;
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
 the key changed; VIEW is its newest row per key, or what a YAML of that name defines.
 
@@ -95,7 +95,7 @@ class Table:
     #: Columns of which each file keeps the least and the greatest value, by which readers pass files over.
     stats: tuple[str, ...] = ()
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table. It gives the
-    #: columns but for times, which `statement` adds.
+    #: columns except times, which `statement` adds.
     view: str | None = None
     #: For an entity's history: the name of the view of its newest rows.
     entity: str | None = None
@@ -159,7 +159,7 @@ def _columns(listed: list[dict[str, Any]], groups: Groups) -> tuple[Column, ...]
 
 
 def _group(groups: Groups, use: str, without: Iterable[str] = ()) -> Iterable[Column]:
-    """The columns of a group but for some. KeyError if one of these isn't there."""
+    """The columns of a group except some. KeyError if one of these isn't there."""
     columns = {column.name: column for column in groups[use]}
     for name in without:
         del columns[name]

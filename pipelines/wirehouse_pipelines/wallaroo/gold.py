@@ -375,7 +375,7 @@ def _progressing(whose: Mapping[str, Any], state: str | None, ends_ns: Mapping[s
 
 
 class _Progress(KeyFold):
-    """A stream of an instance: how far it got, as it stands in its newest session at the end of a window."""
+    """A stream of an instance: how far it got, in its newest session at the end of a window."""
 
     def __init__(self, state: str | None, ends_ns: Mapping[str, int]) -> None:
         self._stream = _Stream(state, ends_ns)

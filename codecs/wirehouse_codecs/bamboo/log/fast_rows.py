@@ -72,8 +72,8 @@ def _add(log: Log, common: Mapping[str, pa.Array], name: str, content: Mapping[s
 class _Table:
     """Rows of a kind in their order: packets, of bymux and of both sides; or the entries of both sides.
 
-    `bymux`, `words`, `packets` and `entries` are laid out as in `Spoken` and `SideData`, a column for each row; where it has
-    none, 0.
+    `bymux`, `words`, `packets` and `entries` are laid out as in `Spoken` and `SideData`, a column for each row. Rows
+    without such numbers have 0.
     """
 
     def __init__(self, spoken: Spoken, kind: str) -> None:

@@ -3,7 +3,7 @@
 Metadata omits what follows from its position: author and log id (of the proposal), the sequence number (of the cursor),
 the lipmaalink, and the backlink if its target was sent before. The hash of a link target comes from what the same side
 sent for the proposal, from the expected starting hash, or from entries that are known from elsewhere. If it is unknown,
-the entry is complete but for that link.
+the entry is complete except that link.
 """
 
 from __future__ import annotations

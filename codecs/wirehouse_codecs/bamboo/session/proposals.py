@@ -269,7 +269,7 @@ class Half:
             self.forget(seq)
 
     def forget(self, seq: int) -> None:
-        """Forget what no entry after `seq` can link to, but for the last ones: at every `MOST_HEARD`th entry."""
+        """Forget what no entry after `seq` can link to, except the last ones: at every `MOST_HEARD`th entry."""
         kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
         self.heard = {one: known for one, known in self.heard.items() if one in kept}
 

@@ -29,7 +29,7 @@ MOST_KINDS: Final = 64
 
 
 class CallBlocks:
-    """The blocks of all calls of a connection, which stand in `rpcs`. Of all together BODIES_BYTES are held."""
+    """The blocks of all calls of a connection, which are in `rpcs`. All together hold at most BODIES_BYTES."""
 
     def __init__(self, rows: CallRows, rpcs: Mapping[int, Rpc]) -> None:
         self._rows, self._rpcs = rows, rpcs

@@ -427,7 +427,7 @@ class Calls:
             carried = rpc.sets[direction]
             for items in cut(message.raw):
                 self._add_items(rpc, direction, items, place.arrived_at_ns)
-            self._tell_set(rpc, event, where, carried, message.raw, content)
+            self._report_set(rpc, event, where, carried, message.raw, content)
             return
         content |= message_content(message, rpc.profile)
         given = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
@@ -468,11 +468,11 @@ class Calls:
         if part.is_set:
             if part.reason:
                 carried.broken.append(["malformed_message", part.reason])
-            self._tell_set(rpc, event, where, carried, part.raw, content)
+            self._report_set(rpc, event, where, carried, part.raw, content)
             return
         self._rows.message(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
 
-    def _tell_set(
+    def _report_set(
         self,
         rpc: Rpc,
         event: grpc.MessagePart,

@@ -1,7 +1,7 @@
 """The calls of a block node as tables: what each message means, and which rules the order of one call decides.
 
-A `Call` takes the messages of both sides of one call in arrival order, and goes on from its `snapshot()`. It has a table
-for each method: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
+A `Call` takes the messages of both sides of one call in arrival order, and goes on from its `snapshot()`. Each method
+has a table: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
 
 - What answers a header comes at its own time: the table follows the last message that matters, whoever sent it.
 - A header is accepted by silence. What only other calls show (L over all connections, blocks that others delivered)

@@ -108,7 +108,7 @@ class Scene(Stage):
         return talk
 
     def finish(self, *, late: bool) -> None:
-        """All connections are closed. If it is `late`, somebody asks for the status when patience is over."""
+        """All connections are closed. If it is `late`, somebody asks for the status after `patience_ms`."""
         for line in self._lines:
             line.close()
         if late:

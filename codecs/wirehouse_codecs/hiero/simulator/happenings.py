@@ -58,7 +58,7 @@ def _return_subscribers(network: Network, node: Node) -> Steps:
         yield from network.subscribe(subscriber, others[0] if others else node)
 
 
-def _tell_subscribers(network: Network, node: Node) -> Steps:
+def _end_subscriptions(network: Network, node: Node) -> Steps:
     codes = network.profile.subscribe_codes.values()
     code = "ERROR" if "ERROR" in codes else "NOT_AVAILABLE"
     for subscriber in list(node.subscribers):
@@ -82,7 +82,7 @@ def _publisher_fails(network: Network, node: Node) -> Steps:
     publisher.leave("ERROR")
     yield
     if not others:
-        yield from _tell_subscribers(network, node)
+        yield from _end_subscriptions(network, node)
     elif network.skips:
         others[0].talk.resend(block.number).header(block)
         yield from network.send(node, block, others[:1])
@@ -227,7 +227,7 @@ def _node_fails(network: Network, node: Node) -> Steps:
         publisher.forsake()
         publisher.line.close(S)
         yield
-    yield from _tell_subscribers(network, node)
+    yield from _end_subscriptions(network, node)
     gap_ns = _gap_ns(network)
     first, *others = publishers
     failed_ns = network.now_ns
@@ -257,7 +257,7 @@ def _error_of(network: Network, node: Node) -> str | None:
 
 
 def _subscriber_returns(network: Network, node: Node) -> Steps:
-    """A subscriber ends its call and asks anew on the same connection."""
+    """A subscriber ends its call and asks again on the same connection."""
     subscriber = node.subscribers[0]
     subscriber.talk.cancel()
     subscriber.forsake()

@@ -65,7 +65,7 @@ class Peer:
         return PingFrame(0, opaque, flags=["ACK"] if answer else []).serialize()
 
     def window_update(self, stream_id: int, increment: int) -> bytes:
-        """More room for the other side."""
+        """Open the window of the other side further."""
         return WindowUpdateFrame(stream_id, window_increment=increment).serialize()
 
     # Calls

@@ -1,6 +1,6 @@
 """The blocks of a network as its nodes make them, for the simulator: true roots that chain, and items of given sizes.
 
-What stands in the items between round header and footer is filler that a schema's reader passes over and that can be
+The items between round header and footer contain filler that a schema's reader passes over and that can be
 compressed; how blocks begin and end, and how their roots are made, is as in the profile's time.
 """
 

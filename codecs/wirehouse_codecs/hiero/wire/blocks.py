@@ -1,4 +1,4 @@
-"""Blocks put together from their items, and block files.
+"""Joins the items of a block, and reads block files.
 
 A block comes in sets of a call or as a file; both are runs of items, and `BlockBuilder` takes either as they come.
 Where a file is cut off or damaged, the items before that place count, and place and reason are reported.

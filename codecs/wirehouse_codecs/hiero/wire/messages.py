@@ -462,7 +462,7 @@ def shape_of(data: bytes, direction: Direction) -> Shape:
     """Which call could carry `data`: for calls whose `:path` was sent before the capture began.
 
     It names only what no other call's message looks like; the empty message and broken ones say nothing. (B0, the first
-    release of the newer package, acknowledges as the older one, and is taken for it.)
+    release of the newer package, acknowledges as the older one, and counts as it.)
     """
     try:
         first = protobuf.read_field(data, 0, len(data))

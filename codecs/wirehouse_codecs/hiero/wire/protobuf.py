@@ -45,7 +45,7 @@ class Malformed(Exception):
 
 
 class WireField(NamedTuple):
-    """A field as it stands in the bytes."""
+    """A field as it is in the bytes."""
 
     number: int
     wire_type: int

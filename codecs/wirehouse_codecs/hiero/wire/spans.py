@@ -55,7 +55,7 @@ def run_of(direction: Direction, start: int, data: bytes, place: Place) -> Run:
 
 
 def runs(pieces: Sequence[Data]) -> Iterator[Run]:
-    """`pieces` with those of one side that follow each other put together."""
+    """`pieces`, in which those of one side that follow each other are joined."""
     parts: Sequence[Data | Stretch] = pieces.parts if isinstance(pieces, Pieces) else pieces
     for kind, group in groupby(parts, type):
         if issubclass(kind, Stretch):

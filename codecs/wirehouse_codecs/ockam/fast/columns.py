@@ -1,4 +1,4 @@
-"""Frames as Arrow columns: the vectorised twin of `routed.decode` and `messages.decode_payload`.
+"""Frames as Arrow columns: the fast path of `routed.decode` and `messages.decode_payload`.
 
 It reads pushes, pulls and index messages that are written as short as can be; rare kinds, other traffic and what
 breaks a rule are only marked, for the reference decoder. Both pass the same tests.
@@ -24,7 +24,7 @@ ROUTE_TYPE: pa.ListType = pa.list_(pa.string())
 MESSAGE_TYPE: pa.StructType = pa.struct([("index", UNSIGNED), ("data", pa.binary())])
 #: The fields of a frame's message. Fields that it doesn't have are null.
 FRAME_FIELDS: Final = (
-    # Read by the twin; if not, all fields below are null.
+    # Whether the fast path read it; if not, all fields below are null.
     pa.field("regular", pa.bool_()),
     pa.field("kind", NAME_TYPE),
     pa.field("protocol_name", NAME_TYPE),

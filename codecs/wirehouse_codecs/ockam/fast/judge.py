@@ -1,8 +1,8 @@
-"""Plain messages of a session, taken by a compiled loop: the vectorised twin of `session.Session.receive`.
+"""Plain messages of a session, taken by a compiled loop: the fast path of `session.Session.receive`.
 
 A message is plain if the session finds nothing and ignores nothing, and knows of whom and what it is: a push or pull to
 a known stream and its answer, an index that is asked for or saved by a known client. What they change is written back
-to the session, so that either twin goes on from it.
+to the session, so that either path continues from it.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Rows:
         self.firsts = firsts[:count]
         self.worth = count * ROWS_A_GROUP <= len(self)
         self.groups = list(self._groups(envelope)) if self.worth else []
-        #: By row: what it answers, as a row here, NO_REQUEST, or below that a number of `carried`; and a place in the
-        #: lists at the end.
+        #: By row: what it answers, as a row here, NO_REQUEST, or below that a number of `carried`; and its position in
+        #: `stream_addresses` and `consumers`.
         self.answered = np.full(len(self), judge_loops.NO_REQUEST, np.int64)
         self.name_at = np.zeros(len(self), np.int32)
         #: By row: `Outcome.missed`.
@@ -286,7 +286,7 @@ class _State:
     def take(self, row: int) -> None:
         """The session after all rows before `row`."""
         memory, numbers = self._memory, self.numbers
-        self._tell(row)
+        self._take_answers(row)
         for name, count in zip(judge_loops.COUNTED, numbers.tolist(), strict=False):
             setattr(memory.counts, name, getattr(memory.counts, name) + count)
         self._session.now_ns = int(numbers[judge_loops.NOW_NS])
@@ -302,8 +302,8 @@ class _State:
         for number in np.flatnonzero(is_open[len(self._before) :]).tolist():
             memory.requests.put(self._new_request(len(self._before) + number))
 
-    def _tell(self, row: int) -> None:
-        """What the rows up to `row` answer, and what they are about."""
+    def _take_answers(self, row: int) -> None:
+        """Note what the rows up to `row` answer, and what they are about."""
         rows, span = self._rows, slice(self._begin, row)
         numbers = rows.answered[span]
         count = len(self._before)

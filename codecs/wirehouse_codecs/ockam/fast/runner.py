@@ -1,7 +1,7 @@
 """The bytes of a connection to judged messages: `reader.Reader` and `session.Session` with compiled loops for most.
 
 Once the envelope is known, all frames of a run are cut and read by columns.py, and judge.py judges those that are
-plain. Any other frame goes through the readable twins, and so do all bytes while a direction has not begun, while a
+plain. Any other frame takes the reference path, and so do all bytes while a direction has not begun, while a
 frame is looked for, and where one is no message. Both ways give the same.
 """
 
@@ -90,21 +90,21 @@ class Connection:
         self.reader, self.session = reader, session
         self._plain = Plain(session, options)
         #: Number of pieces that still go the reference path, and that did after compiled loops did not get far.
-        self._readable = 0
-        self._patience = 1
+        self._left_to_reference = 0
+        self._reference_pieces = 1
 
     def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
         """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
         feed = Feed(pieces)
         while not feed.is_taken:
-            if self._readable or not self._is_settled(feed):
-                self._readable = max(0, self._readable - 1)
+            if self._left_to_reference or not self._is_settled(feed):
+                self._left_to_reference = max(0, self._left_to_reference - 1)
                 yield Taken(_NONE, [(0, outcome) for outcome in self._receive(*feed.take())])
                 continue
             yield self._receive_compiled(feed)
 
     def receive(self, piece: Data) -> list[Outcome]:
-        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        """Take a piece on the reference path: for a few frames, `run` would cost more."""
         return self._receive(piece.direction, piece.data, piece.place)
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
@@ -131,17 +131,17 @@ class Connection:
                 self.session.coverage.here[side] = self.reader.end(side)
         taken = frames.taken(read)
         if _WORTH * taken.plain.num_rows >= len(frames.rows):
-            self._patience = 1
+            self._reference_pieces = 1
         else:
-            self._patience = min(2 * self._patience, _MOST_READ)
-        self._readable = 0 if feed.is_taken else self._patience
+            self._reference_pieces = min(2 * self._reference_pieces, _MOST_READ)
+        self._left_to_reference = 0 if feed.is_taken else self._reference_pieces
         return taken
 
     def _judge(self, frames: _Frames) -> dict[int, Outcome]:
         """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
-        cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
+        cost, row, left_to_session = plain.cost(rows), 0, _FEWEST_READ
         session, coverage = self.session, self.session.coverage
         ends = frames.stream_ends()
         held_back, unasked = frames.held_back(coverage), coverage.unasked
@@ -152,11 +152,11 @@ class Connection:
             while is_plain and row < len(rows):
                 row, is_plain = plain.advance(rows, row, held_back)
                 coverage.taken = _taken(coverage.taken, ends, row)
-            patience = _FEWEST_READ if row - begin >= cost else 2 * patience
-            if patience > _MOST_TRIED:
+            left_to_session = _FEWEST_READ if row - begin >= cost else 2 * left_to_session
+            if left_to_session > _MOST_TRIED:
                 frames.stop_before(row)
                 break
-            until = min(row + patience, len(rows))
+            until = min(row + left_to_session, len(rows))
             while row < until:
                 (direction, place, byte_start, _), frame = frames.where(row), frames.bytes_of(row)
                 try:

@@ -199,7 +199,7 @@ class Conversation:
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._fast.receive(piece):
-                    self._tell(outcome)
+                    self._add_outcome(outcome)
             return
         for taken in self._fast.run(pieces):
             self._take_run(taken, pieces)
@@ -232,7 +232,7 @@ class Conversation:
 
     def _take(self, frames: Sequence[Received]) -> None:
         for received in frames:
-            self._tell(self._session.receive(received))
+            self._add_outcome(self._session.receive(received))
 
     def _take_run(self, taken: runner.Taken, pieces: Sequence[Data]) -> None:
         """The rows of plain messages, and between them those of the others."""
@@ -241,7 +241,7 @@ class Conversation:
         for before, outcome in taken.read:
             self._add_messages(messages, done, before)
             done = before
-            self._tell(outcome)
+            self._add_outcome(outcome)
         self._add_messages(messages, done, taken.plain.num_rows)
 
     def _add_messages(self, messages: pa.RecordBatch | None, begin: int, end: int) -> None:
@@ -249,7 +249,7 @@ class Conversation:
             columns = messages.slice(begin, end - begin).columns
             self._log.add_batch(dict(zip(messages.schema.names, columns, strict=True)), end - begin)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _add_outcome(self, outcome: Outcome) -> None:
         """The rows of a frame, or of bytes that are none."""
         received = outcome.received
         where = Where(received.direction, received.byte_start, received.byte_end)

@@ -1,7 +1,7 @@
 """The requests of one connection that wait for their answers.
 
 A request is open until its answer, or an error, comes. `TRANSITIONS` has what becomes of it; all that depends on the
-kind of request stands in `UNANSWERED` and in how answers are matched: `Requests` finds the oldest request that fits.
+kind of request is in `UNANSWERED` and in how answers are matched: `Requests` finds the oldest request that fits.
 
 What is held is bounded. Where requests had to be forgotten, an answer that fits none may be theirs.
 """

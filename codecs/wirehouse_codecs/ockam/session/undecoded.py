@@ -1,6 +1,6 @@
 """Requests that can't be decoded, but which the service may have understood.
 
-Each of them may be answered. So one answer that fits no other request is taken for its own: it breaks no rule.
+Each of them may be answered. So one answer that fits no other request counts as its own: it breaks no rule.
 """
 
 from __future__ import annotations

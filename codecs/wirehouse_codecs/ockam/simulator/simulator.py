@@ -72,7 +72,7 @@ class SimulatorConfig:
     resend_share: float = 0.0
     #: How often each consumer fails, and goes on from its saved index.
     restarts: int = 0
-    #: How often the service begins anew, with nothing in it and under other addresses.
+    #: How often the service restarts, empty and under other addresses.
     service_restarts: int = 0
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more client breaks; see FAULTS.

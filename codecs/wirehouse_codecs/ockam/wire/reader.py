@@ -230,7 +230,7 @@ class Reader:
         """Where the first byte of `direction` stands that is in no Received yet."""
         return self._sides[direction].at
 
-    # A twin that cuts frames itself
+    # For the fast path, which cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:
         """Where in the stream of `direction` its next frame begins, and what is here of it; None = this

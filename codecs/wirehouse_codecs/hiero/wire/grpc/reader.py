@@ -47,7 +47,8 @@ from wirehouse_codecs.tcp.reassembly import Data, Hole
 
 #: Compressed bytes of unfinished messages of a connection.
 HELD_BYTES: Final = 6 << 20
-#: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
+#: Maximum number of different paths of a connection that are remembered. An unknown call is assumed to have the
+#: connection's path only if there is a single one.
 MOST_PATHS: Final = 2
 
 #: A call by the header fields of its sides, and by their messages.

@@ -19,7 +19,7 @@ Where RFC 9113 demands a connection error, a reader of captures goes on:
   header block may be missing, or can't be read, all entries become earlier ones.
 - SETTINGS_MAX_FRAME_SIZE and SETTINGS_HEADER_TABLE_SIZE count once they were sent; a reader doesn't know when they are
   applied, so the largest that was ever sent does. Where some may be missing, any size is allowed, within our limits.
-- Streams are known until both sides have ended them; streams.py has the limits. Header blocks stand in
+- Streams are known until both sides have ended them; streams.py has the limits. Header blocks are in
   header_blocks.py.
 - HTTP/1.1 before a preface (h2c by Upgrade) is passed over as bytes that are no frame.
 """

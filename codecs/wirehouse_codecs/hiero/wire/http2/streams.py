@@ -21,7 +21,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 
 MAX_STREAMS: Final = 256
 MAX_RESET: Final = 16
-#: Streams that have ended, and whose late frames are not taken for those of an unknown one.
+#: Maximum number of ended streams that are remembered, so that their late frames don't count as a new stream's.
 MAX_CLOSED: Final = 256
 _SIDES: Final = tuple(Direction)
 

@@ -106,7 +106,7 @@ def _walk(data: bytes | memoryview, at: int) -> tuple[Items, int, int]:
 
 
 def _reason(data: bytes | memoryview, at: int) -> str:
-    """The readable walk's word on what stands at `at`."""
+    """What the reference path finds at `at`."""
     try:
         read_item(data, at, len(data))
     except Malformed as malformed:

@@ -1,7 +1,7 @@
 """Decodes and encodes three kinds of block item: the header, the footer and the proof of a block.
 
-`decode_header`, `decode_footer` and `decode_proof` take the bytes of a BlockItem and return a `DecodedItem`. Other kinds
-of item are only counted and hashed (`kinds`). A `Layout` declares each message once, for reading and for writing.
+`decode_header`, `decode_footer` and `decode_proof` read the bytes of a BlockItem into a `DecodedItem`. Other items
+are only counted and hashed (`kinds`). A `Layout` declares each message once, for reading and for writing.
 
 The layouts changed without a version number in the message. So the bytes decide which layout is read: whether a field
 has the length of a hash, or which wire type it has.
