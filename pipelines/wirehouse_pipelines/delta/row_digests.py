@@ -1,6 +1,6 @@
 """Digests of rows: 64 bits that are the same for the same rows, in any order and however they are cut into batches.
 
-They tell whether the state at the end of a window has changed. They are no protection against forgery.
+They show whether the state at the end of a window has changed. They are no protection against forgery.
 """
 
 from __future__ import annotations
