@@ -136,9 +136,10 @@ def openings(source: str) -> Iterator[tuple[int, str]]:
     before = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            if token.start[0] != before + 1:
+            stands_alone = not token.line[: token.start[1]].strip()
+            if not stands_alone or token.start[0] != before + 1:
                 yield token.start[0], token.string.lstrip("#: ")
-            before = token.start[0]
+            before = token.start[0] if stands_alone else 0
         elif token.type == tokenize.STRING and token.string.startswith(('"""', 'r"""')):
             yield token.start[0], token.string.lstrip('r"').lstrip()
 
