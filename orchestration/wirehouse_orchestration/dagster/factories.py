@@ -196,7 +196,7 @@ def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, fo
     wanted = session.known.stale().get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return runner.JobReport(job.name, (), {})
-    with failing_as_told():
+    with translated_errors():
         spark = session.spark(_landed_records(session.known.landed(), first, last))
         return runner.run_job(
             spark, lake, job.name, first, last, force=force, progress=session.say, known=session.known
@@ -209,7 +209,7 @@ def _landed_records(captures: Sequence[Manifest], first: str, last: str) -> int:
 
 
 @contextmanager
-def failing_as_told() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translate errors in a step for Dagster: retry where that helps, else fail with the message of our errors."""
     try:
         yield
@@ -224,7 +224,7 @@ def failing_as_told() -> Iterator[None]:
 
 
 def retry_helps(error: Exception) -> bool:
-    """Whether a retry may help: after a conflict with another writer's commit, or if our error says so."""
+    """Whether a retry may help: after a conflict with another writer's commit, or if our error has `retry_helps`."""
     if isinstance(error, WirehouseError):
         return error.retry_helps
     return _CONFLICT in f"{type(error).__name__} {error}"
