@@ -121,7 +121,7 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
     """A view: an asset that is never materialised."""
     return dg.AssetSpec(
         asset_key(view.name),
-        deps=[asset_key(name) for name in sorted(view.reads)],
+        deps=[asset_key(name) for name in sorted(set(_read(view)))],
         description=f"{view.comment} A view.",
         metadata=asset_pages.metadata(lake, view),
         group_name=group(view),
@@ -129,9 +129,17 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
     )
 
 
+def _read(view: Table) -> Iterator[str]:
+    """What a view reads; in place of an internal view, which is no asset, what that reads."""
+    for name in view.reads:
+        read = all_tables()[name]
+        yield from _read(read) if read.internal and read.view else (name,)
+
+
 def views(lake: Lake, protocol: str | None) -> list[dg.AssetSpec]:
-    """All views of a protocol; for None those over all protocols."""
-    return [view_spec(lake, table) for table in all_tables().values() if table.view and table.protocol == protocol]
+    """All shown views of a protocol; for None those over all protocols."""
+    shown = (table for table in all_tables().values() if table.view and not table.internal)
+    return [view_spec(lake, table) for table in shown if table.protocol == protocol]
 
 
 def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:

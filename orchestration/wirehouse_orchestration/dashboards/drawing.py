@@ -180,7 +180,7 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
         scale: Spec = {"zero": True}
         return coloured | {"type": "quantitative", "legend": {"title": value.label}, "scale": scale}
     present = list(dict.fromkeys(row[value.field] for row in rows))
-    # As many columns as have room for the longest name; the browser, which knows its width, chooses its own.
+    # The number of columns for which the longest name has room; the browser, which knows its width, chooses its own.
     columns = max(1, LEGEND_WIDTH // (max((len(str(name)) for name in present), default=0) * LETTER + SYMBOL))
     room = {"labelLimit": LEGEND_WIDTH // columns - SYMBOL, "titleLimit": LEGEND_WIDTH}
     legend = {"title": value.label, "orient": "bottom", "columns": columns, **room}
