@@ -185,8 +185,8 @@ class Call(dialogue.Call):
             opened,  # type: ignore[arg-type]
             first,
             first,
-            Side(C, TcpOptions(), packets=1),
-            Side(S, TcpOptions(), packets=1),
+            Side(C, options=TcpOptions(), packets=1),
+            Side(S, options=TcpOptions(), packets=1),
         )
         self.endpoint = client
         self.conversation = self._conversation(None)

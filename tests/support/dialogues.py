@@ -14,6 +14,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, SYN
 from wirehouse_codecs.tcp.reassembly import (
+    CODEC,
     Closed,
     Connection,
     Data,
@@ -264,7 +265,7 @@ def assert_balances(segments: list[TcpSegment], result: Told) -> None:
 
 
 def states(result: Told) -> list[Any]:
-    return [connection.to_json() for connection in result.connections.values()]
+    return [CODEC.write(connection.carried()) for connection in result.connections.values()]
 
 
 @st.composite

@@ -6,10 +6,8 @@ in the violations table, in the suite of expectations, and on the generated rule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Severity(StrEnum):
@@ -61,16 +59,6 @@ class Place:
     def before(cls, ns: int) -> Place:
         """The location just before all records that arrived at `ns`, and after all that arrived earlier."""
         return cls(ns, 0, b"", 0)
-
-    def to_json(self) -> list[Any]:
-        """The location as it is written in carried state."""
-        order = [self.arrived_at_ns, self.capture_arrived_at_ns, self.capture_id.hex(), self.record_number]
-        return [*order, self.topic, self.partition, self.offset]
-
-    @classmethod
-    def from_json(cls, row: Sequence[Any]) -> Place:
-        """The location that `to_json` wrote."""
-        return cls(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
 
     @property
     def order(self) -> tuple[int, int, bytes, int]:

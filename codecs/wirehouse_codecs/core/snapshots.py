@@ -13,8 +13,8 @@ whoever reads the state sets them.
 
 The text is compact, because some states have many rows. A dataclass is a list of its fields in order, without names.
 All its `bool` fields together are one number at the beginning of the list, the first field being the lowest bit. Bytes
-are hex, and buffers (`bytearray`), which may be large, base64. A dictionary is a list of keys and a list of values. A
-set is sorted. Equal states give equal text, except that dictionaries keep their order.
+are hex, and buffers (`bytearray`, `bytes | memoryview`), which may be large, base64. A dictionary is a list of keys
+and a list of values. A set is sorted. Equal states give equal text, except that dictionaries keep their order.
 
 A class that has more than it carries (options, callables, what follows from the rest) inherits from the dataclass of
 what it carries. Its instances are written as that dataclass, and are made of one that was read by `carried_fields`.
@@ -113,7 +113,7 @@ def _checked(value: Any, *types: type) -> Any:
 # Forms of types
 
 
-def _base64(data: bytearray) -> str:
+def _base64(data: bytearray | memoryview) -> str:
     return b64encode(data).decode()
 
 
@@ -125,6 +125,7 @@ _SCALARS: dict[Any, _Form] = {
     None: _Form("None", frozenset({NoneType})),
     bytes: _Form("bytes", frozenset({str}), bytes.hex, bytes.fromhex),
     bytearray: _Form("bytearray", frozenset({str}), _base64, lambda text: bytearray(b64decode(text, validate=True))),
+    bytes | memoryview: _Form("buffer", frozenset({str}), _base64, lambda text: b64decode(text, validate=True)),
 }
 
 

@@ -10,7 +10,6 @@ the same rows.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,13 +17,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from wirehouse_codecs.captures.rules import RULE
-from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
+from wirehouse_codecs.core.errors import StateDamagedError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.core.snapshots import NO_STATE
+from wirehouse_codecs.core.snapshots import NO_STATE, SnapshotCodec
 from wirehouse_codecs.logs.rows import QUARANTINE, STATE, Log, Seal, Window
 from wirehouse_codecs.tcp.options import TcpOptions
 
-SNAPSHOT_VERSION: Final = 1
 ID_BYTES: Final = 16
 #: Columns of bronze.files, plus the id of the file and its carried state.
 FILE_COLUMNS: Final = (
@@ -132,6 +130,18 @@ def rows(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema) -> 
 _ALWAYS: Final = Window("", 1 << 62)
 
 
+@dataclass(slots=True)
+class _Carried:
+    """What is carried of a file: its last record, how many bytes were read, and the snapshot of its reading."""
+
+    last: Place
+    bytes: int
+    reading: str
+
+
+_CODEC: Final = SnapshotCodec(_Carried, what="file log", version=2)
+
+
 class _File:
     """One file through consecutive windows. Raises StateVersionError or StateDamagedError for invalid state."""
 
@@ -147,12 +157,10 @@ class _File:
             self._reading = how.start(log, key, None)
         else:
             try:
-                state_fields = json.loads(state if how.seal is None else how.seal.open(state, key))
-                if state_fields["version"] != SNAPSHOT_VERSION:
-                    raise StateVersionError(what="file log", found=state_fields["version"], expected=SNAPSHOT_VERSION)
-                self._last, self._bytes = Place.from_json(state_fields["last"]), state_fields["bytes"]
-                self._reading = how.start(log, key, state_fields["reading"])
-            except NO_STATE as error:
+                carried = _CODEC.read(state if how.seal is None else how.seal.open(state, key))
+                self._last, self._bytes = carried.last, carried.bytes
+                self._reading = how.start(log, key, carried.reading)
+            except (*NO_STATE, StateDamagedError) as error:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the file {key.hex()}", reason=shown) from error
         self._touched = False
@@ -210,9 +218,7 @@ class _File:
     def _state(self, snapshot: str | None) -> str | None:
         if snapshot is None or self._last is None:
             return None
-        state_fields: dict[str, Any] = {"version": SNAPSHOT_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
-        state_fields["reading"] = snapshot
-        text = json.dumps(state_fields, separators=(",", ":"))
+        text = _CODEC.write(_Carried(self._last, self._bytes, snapshot))
         return text if self._how.seal is None else self._how.seal.close(text, self._key)
 
 

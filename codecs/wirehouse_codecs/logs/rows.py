@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -30,9 +29,9 @@ import pyarrow.ipc
 
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.compiled.arrow import repeated
-from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
+from wirehouse_codecs.core.errors import StateDamagedError
 from wirehouse_codecs.core.rules import Place, Rule
-from wirehouse_codecs.core.snapshots import NO_STATE
+from wirehouse_codecs.core.snapshots import NO_STATE, SnapshotCodec
 from wirehouse_codecs.tcp.community_id import community_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -53,7 +52,6 @@ from wirehouse_codecs.tcp.segments import FEW_SEGMENTS, Pieces, Plain, SegmentRo
 
 #: The kinds of rows in every log.
 MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"
-SNAPSHOT_VERSION: Final = 1
 #: A log is full when it has this many rows ...
 BATCH_ROWS: Final = 20_000
 #: ... or this many bytes in `raw`.
@@ -255,10 +253,10 @@ class Log:
 
 def pack(rows: pa.Table) -> pa.Buffer:
     """The rows, compressed, without columns that are all null: cached nulls share memory, unpacked ones wouldn't."""
-    told = [
+    filled = [
         name for name, column in zip(rows.column_names, rows.columns, strict=True) if column.null_count < len(column)
     ]
-    table, sink = rows.select(told), pa.BufferOutputStream()
+    table, sink = rows.select(filled), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=_PACKED) as stream:
         stream.write_table(table, max_chunksize=BATCH_ROWS)
     return sink.getvalue()
@@ -349,6 +347,18 @@ class Window:
     end_ns: int
 
 
+@dataclass(slots=True)
+class _Carried:
+    """What is carried of a port pair: the snapshots of its flow and of its dialogue, and the last one's dialect."""
+
+    flow: str
+    dialogue: str | None
+    dialect: tuple[str | None, str | None]
+
+
+_CODEC: Final = SnapshotCodec(_Carried, what="stream log", version=2)
+
+
 class FlowLog:
     """The connections of one port pair through consecutive windows.
 
@@ -375,7 +385,7 @@ class FlowLog:
         if state is not None:
             try:
                 self._restore(source, state)
-            except NO_STATE as error:
+            except (*NO_STATE, StateDamagedError) as error:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
         self._pieces = Pieces()
@@ -387,18 +397,15 @@ class FlowLog:
         self._packets = 0
 
     def _restore(self, source: str, state: str) -> None:
-        told = json.loads(state if self._seal is None else self._seal.open(state, self.key))
-        if told["version"] != SNAPSHOT_VERSION:
-            raise StateVersionError(what="stream log", found=told["version"], expected=SNAPSHOT_VERSION)
+        carried = _CODEC.read(state if self._seal is None else self._seal.open(state, self.key))
         server, client = self._ends
-        self._flow = Flow(source, client, server, self._options, snapshot=told["flow"])
-        name, reason = told["dialect"]
-        self._dialect = name, reason
-        if told["dialogue"] is not None:
+        self._flow = Flow(source, client, server, self._options, snapshot=carried.flow)
+        self._dialect = carried.dialect
+        if carried.dialogue is not None:
             connection = self._flow.connection
             assert connection is not None
             self._log.client = client
-            self._dialogue = self._start(self._log, connection, server, told["dialogue"])
+            self._dialogue = self._start(self._log, connection, server, carried.dialogue)
 
     @property
     def connection(self) -> Connection | None:
@@ -513,8 +520,7 @@ class FlowLog:
         if not flow:
             return None
         dialogue = None if self._dialogue is None else self._dialogue.snapshot()
-        told = {"version": SNAPSHOT_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
-        text = json.dumps(told, separators=(",", ":"))
+        text = _CODEC.write(_Carried(flow, dialogue, self._dialect))
         return text if self._seal is None else self._seal.close(text, self.key)
 
     def _take_all(self, before: Connection | None, events: Sequence[Event]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import carried_fields
 from wirehouse_codecs.tcp.apart import Apart, Fate
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import Ending, Opening, TcpSegment
@@ -18,6 +18,7 @@ from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.resets import Reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
+from wirehouse_codecs.tcp.side_state import CarriedSide
 
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
 HELD_SEGMENTS: Final = 64
@@ -38,6 +39,24 @@ class Known(NamedTuple):
     is_captured: bool
     is_guessed: bool
     may_lack_beginning: bool
+
+
+@dataclass(slots=True)
+class CarriedConnection:
+    """What is carried of a connection to the next window; the fields are those of `Connection`."""
+
+    connection_id: bytes
+    opened: Opening
+    first: Place
+    last: Place
+    client: CarriedSide
+    server: CarriedSide
+    closed: Ending | None
+    ordinal: int
+    reset: Reset | None
+    held: list[TcpSegment]
+    _apart: list[Apart]
+    has_syn: bool
 
 
 @dataclass(slots=True)
@@ -341,41 +360,17 @@ class Connection:
         is_settled = self.closed is None and self.reset is None and self.awaited is None
         self.is_regular = is_settled and self.client.regular and self.server.regular
 
-    def to_json(self) -> dict[str, Any]:
-        """The connection as carried state writes it."""
+    def carried(self) -> CarriedConnection:
+        """The connection as it is carried to the next window."""
         self.keep_early(self.last.arrived_at_ns - self.client.options.hole_wait_ns)
-        return {
-            "connection_id": self.connection_id.hex(),
-            "opened": self.opened,
-            "closed": self.closed,
-            "ordinal": self.ordinal,
-            "has_syn": self.has_syn,
-            "reset": self.reset and self.reset.to_json(),
-            "held": [_segment_to_json(segment) for segment in self.held],
-            "apart": [[_segment_to_json(segment), *judged] for segment, *judged in self._apart],
-            "first": self.first.to_json(),
-            "last": self.last.to_json(),
-            "client": self.client.to_json(),
-            "server": self.server.to_json(),
-        }
+        sides = {"client": self.client.settled(), "server": self.server.settled()}
+        return CarriedConnection(**carried_fields(CarriedConnection, self) | sides)
 
     @classmethod
-    def from_json(cls, options: TcpOptions, state: dict[str, Any]) -> Connection:
-        """The connection that `to_json` wrote."""
-        connection = cls(
-            bytes.fromhex(state["connection_id"]),
-            state["opened"],
-            Place.from_json(state["first"]),
-            Place.from_json(state["last"]),
-            Side.from_json(Direction.CLIENT, options, state["client"]),
-            Side.from_json(Direction.SERVER, options, state["server"]),
-            state["closed"],
-            state["ordinal"],
-            state["reset"] and Reset.from_json(state["reset"]),
-            [_segment_from_json(segment) for segment in state["held"]],
-            [Apart(_segment_from_json(segment), Fate(fate), ignored) for segment, fate, ignored in state["apart"]],
-        )
-        connection.has_syn = state["has_syn"]
+    def restored(cls, state: CarriedConnection, options: TcpOptions) -> Connection:
+        """The connection that was carried as `state`."""
+        sides = {name: Side.restored(getattr(state, name), options) for name in ("client", "server")}
+        connection = cls(**carried_fields(CarriedConnection, state) | sides)
         connection.judge_regular()
         return connection
 
@@ -391,17 +386,6 @@ def _last_bytes(segment: TcpSegment, size: int) -> TcpSegment:
     return segment._replace(
         sequence=sequence, payload=segment.payload[first:], payload_bytes=segment.payload_bytes - first
     )
-
-
-def _segment_to_json(segment: TcpSegment) -> list[Any]:
-    place, *header, payload, payload_bytes = segment
-    return [place.to_json(), *header, b64encode(payload).decode(), payload_bytes]
-
-
-def _segment_from_json(state: list[Any]) -> TcpSegment:
-    place, direction, sequence, acknowledgment, flags, window, payload, size = state
-    header = (sequence, acknowledgment, flags, window)
-    return TcpSegment(Place.from_json(place), Direction(direction), *header, b64decode(payload), size)
 
 
 def connection_id(

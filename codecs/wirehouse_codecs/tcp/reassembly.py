@@ -167,15 +167,14 @@ judges RSTs. `events` says what comes out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.tcp.apart import Apart, Fate
-from wirehouse_codecs.tcp.connection import Connection, connection_id
+from wirehouse_codecs.tcp.connection import CarriedConnection, Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
     CONTROL,
@@ -213,7 +212,7 @@ __all__ = [
     "Unordered",
 ]
 
-SNAPSHOT_VERSION: Final = 20
+CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=21)
 
 
 class Flow:
@@ -233,7 +232,7 @@ class Flow:
         #: The connection that segments belong to: open, or closed and not yet silent for `idle_ns`.
         self.connection: Connection | None = None
         if snapshot:
-            self._restore(snapshot)
+            self.connection = Connection.restored(CODEC.read(snapshot), options)
 
     def receive(self, segment: TcpSegment) -> list[Event]:
         """Take the next segment; what it brought about.
@@ -371,20 +370,12 @@ class Flow:
                 sequence = segment.acknowledgment - 1
         arrived_at_ns = segment.place.arrived_at_ns
         name = connection_id(self._source, self._client, self._server, sequence, arrived_at_ns, ordinal)
-        client, server = Side(Direction.CLIENT, self._options), Side(Direction.SERVER, self._options)
+        client, server = (Side(direction, options=self._options) for direction in Direction)
         return Connection(name, opened, segment.place, segment.place, client, server, ordinal=ordinal)
 
     def snapshot(self) -> str:
-        """The state as JSON, empty if there is no connection; source, endpoints and options are given again."""
-        if self.connection is None:
-            return ""
-        return json.dumps({"version": SNAPSHOT_VERSION, "connection": self.connection.to_json()}, separators=(",", ":"))
-
-    def _restore(self, snapshot: str) -> None:
-        state = json.loads(snapshot)
-        if state.get("version") != SNAPSHOT_VERSION:
-            raise StateVersionError(what="TCP flow", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.connection = Connection.from_json(self._options, state["connection"])
+        """The state as text, empty if there is no connection; source, endpoints and options are given again."""
+        return "" if self.connection is None else CODEC.write(self.connection.carried())
 
 
 def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[TcpSegment]) -> list[Event]:

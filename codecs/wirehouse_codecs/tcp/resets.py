@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -46,14 +46,6 @@ class Reset(NamedTuple):
         if direction is self.direction or self.acknowledgment is None:
             return False
         return 0 < distance(self.acknowledgment, sequence) < WINDOW_BYTES
-
-    def to_json(self) -> list[Any]:
-        return [self.direction, self.place.to_json(), *self[2:]]
-
-    @classmethod
-    def from_json(cls, state: list[Any]) -> Reset:
-        direction, place, *numbers = state
-        return cls(Direction(direction), Place.from_json(place), *numbers)
 
 
 def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> list[Event]:

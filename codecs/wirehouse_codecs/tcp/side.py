@@ -1,21 +1,17 @@
-"""One side of a connection: what it sent is taken, ignored or kept for later, and its state is JSON."""
+"""One side of a connection: what it sent is taken, ignored or kept for later, and carried to the next window."""
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from dataclasses import fields
-from typing import Any, Final
-
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.snapshots import carried_fields
 from wirehouse_codecs.tcp.apart import Apart, Fate, Judged
-from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Limits, Needs, Piece
+from wirehouse_codecs.tcp.pieces import Limits, Needs
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
-from wirehouse_codecs.tcp.side_state import SideState
+from wirehouse_codecs.tcp.side_state import CarriedSide
 
 
 class Side(Holes):
@@ -187,57 +183,21 @@ class Side(Holes):
 
     # Carried state
 
-    def to_json(self) -> dict[str, Any]:
-        """The side as carried state writes it. Equal sides give equal texts."""
+    def settled(self) -> CarriedSide:
+        """The side as it is carried. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
         self._confirmed, self._sent = max(self._confirmed, self.next_byte), max(self._sent, self.next_byte)
         if self._gap_since_ns is None:
             self._gap_end = 0
-        waiting = [
-            [piece.start, piece.arrived_at_ns, *piece.needs, piece.received, b64encode(piece.data).decode()]
-            for piece in self._waiting
-        ]
-        recent = b64encode(self._kept()).decode()
-        numbers = [getattr(self, name) for name in _NUMBERS]
-        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self.unreported.items())]
-        return {
-            "numbers": numbers,
-            "waiting": waiting,
-            "recent": recent,
-            "ignored": ignored,
-            "receipts": self._receipts,
-            "late": self._late,
-            "stalls": self._stalls,
-            "holes": self._holes,
-        }
+        self._kept()
+        self.unreported = dict(sorted(self.unreported.items()))
+        return self
 
     @classmethod
-    def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
-        """The side that `to_json` wrote."""
-        side = cls(direction, options)
-        for name, value in zip(_NUMBERS, state["numbers"], strict=True):
-            setattr(side, name, value)
-        side._receipts = [(start, received) for start, received in state["receipts"]]
-        side._late = [(start, end) for start, end in state["late"]]
-        side._stalls = [(start, is_full) for start, is_full in state["stalls"]]
-        side._holes = [(start, end) for start, end in state["holes"]]
-        for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
-            data = b64decode(text)
-            needs = Needs(acknowledgment, seen_bytes)
-            side._waiting.append(Piece(start, start + len(data), data, arrived_at_ns, needs, received))
-            side._waiting_bytes += len(data)
+    def restored(cls, state: CarriedSide, options: TcpOptions) -> Side:
+        """The side that was carried as `state`."""
+        side = cls(**carried_fields(CarriedSide, state), options=options)
+        side._waiting_bytes = sum(len(piece.data) for piece in side._waiting)
         side._limits = Limits.of(side._waiting)
-        for name, size, place in state["ignored"]:
-            side.ignore(Why[name], size, Place.from_json(place))
-        side._recent = [b64decode(state["recent"])]
-        side._recent_bytes = len(side._recent[0])
+        side._recent_bytes = sum(map(len, side._recent))
         return side
-
-
-#: Numbers and flags that are carried: all of a side, but those that follow from the rest of its state.
-_NUMBERS: Final = tuple(
-    one.name
-    for one in fields(SideState)
-    if one.type in ("int", "int | None", "bool")
-    and one.name not in ("noted_acknowledgment", "_waiting_bytes", "_recent_bytes")
-)

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class SideState:
-    """The counters of a table row, and what reassembly keeps.
+class CarriedSide:
+    """What is carried of a side to the next window: the counters of a table row, and where its stream stands.
 
     Of captured payload each byte is delivered, retransmitted, ignored or waiting.
     """
 
     direction: Direction
-    options: TcpOptions = field(repr=False)
     packets: int = 0
     #: Bytes of holes.
     missing_bytes: int = 0
@@ -62,8 +61,6 @@ class SideState:
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
-    #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
-    judged: Judged | None = field(default=None, repr=False)
     _stray: int = UNKNOWN
     #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
     #: so, only an acknowledgment or the first bytes.
@@ -98,21 +95,30 @@ class SideState:
     _gap_end: int = 0
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[Piece] = field(default_factory=list, repr=False)
-    _waiting_bytes: int = 0
-    #: What these pieces wait for.
-    _limits: Limits = field(default_factory=Limits, repr=False)
-    #: The other side.
-    peer: Side = field(init=False, repr=False, compare=False)
     #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
     #: numbered again.
     _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
     #: Where its next byte stood when the other host took no more, or when bytes of it were sent again: what follows may
     #: have waited for that.
     _stalls: list[tuple[int, bool]] = field(default_factory=list, repr=False)
-    #: The acknowledgment that was looked at last for this.
-    noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
     #: The last bytes that were delivered, without a hole up to `next_byte`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
+
+
+@dataclass(slots=True)
+class SideState(CarriedSide):
+    """A side as it is known: what is carried, and what follows from that."""
+
+    options: TcpOptions = field(kw_only=True, repr=False)
+    #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
+    judged: Judged | None = field(default=None, repr=False)
+    _waiting_bytes: int = 0
+    #: What these pieces wait for.
+    _limits: Limits = field(default_factory=Limits, repr=False)
+    #: The other side.
+    peer: Side = field(init=False, repr=False, compare=False)
+    #: The acknowledgment that was looked at last for this.
+    noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
     _recent_bytes: int = 0
 
     @property

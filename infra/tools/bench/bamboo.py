@@ -155,7 +155,7 @@ def _runs(sends: Iterable[Send]) -> Iterator[list[Data]]:
 
 def _decode(runs: Sequence[list[Data]]) -> None:
     log, first = Log(SCHEMA), runs[0][0].place
-    client, server = (Side(direction, TcpOptions()) for direction in Direction)
+    client, server = (Side(direction, options=TcpOptions()) for direction in Direction)
     connection = Connection(bytes(16), "syn", first, first, client, server)
     log.client = Endpoint("10.0.0.1", 40_000)
     conversation = Conversation(log, connection, Endpoint("10.0.0.2", PORT), BambooOptions(), None)

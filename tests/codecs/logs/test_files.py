@@ -113,6 +113,6 @@ def test_bytes_are_counted_from_the_begin_of_the_file() -> None:
 
 def test_state_that_is_none_is_said_so() -> None:
     window = Window("00", 200)
-    rows = [{"source": "source", "flow": KEY, "window_start": "", "state": "{}"}, record(0, [window])]
+    rows = [{"source": "source", "flow": KEY, "window_start": "", "state": "[]"}, record(0, [window])]
     with pytest.raises(StateDamagedError):
         list(read([batch(rows)], {"source": SourceFiles(Words, IDLE_NS, (window,))}, SCHEMA))

@@ -49,7 +49,11 @@ Rows = list[dict[str, Any]]
 
 def connection() -> Connection:
     # Both sides were captured: a side without a packet would excuse the other one.
-    place, client, server = Place(1, 1, b"capture", 0), Side(A, TcpOptions(), 1), Side(B, TcpOptions(), 1)
+    place, client, server = (
+        Place(1, 1, b"capture", 0),
+        Side(A, 1, options=TcpOptions()),
+        Side(B, 1, options=TcpOptions()),
+    )
     client.may_lack_beginning = server.may_lack_beginning = False
     return Connection(b"connection", "syn", place, place, client, server)
 

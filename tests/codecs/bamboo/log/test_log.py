@@ -430,7 +430,7 @@ def test_of_one_side_alone_nothing_is_found_that_rests_on_the_other(made: Made, 
     for first in (True, False):
         log = Log(SCHEMA)
         log.client = CLIENT
-        connection = Connection(b"c", "syn", place, place, Side(A, TcpOptions()), Side(B, TcpOptions()))
+        connection = Connection(b"c", "syn", place, place, Side(A, options=TcpOptions()), Side(B, options=TcpOptions()))
         talk = Talk(log, connection, SERVER, BambooOptions(), None)
         connection.sides(side)[0].note_received(0, 500)
         if first:

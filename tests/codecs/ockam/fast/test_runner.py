@@ -242,7 +242,10 @@ class Told:
 
     def __init__(self, opened: Opening, compiled: bool) -> None:
         self._log, self._compiled = Log(log.SCHEMA), compiled
-        first, sides = place(SECOND, 0), (Side(C, TcpOptions(), packets=1), Side(S, TcpOptions(), packets=1))
+        first, sides = (
+            place(SECOND, 0),
+            (Side(C, options=TcpOptions(), packets=1), Side(S, options=TcpOptions(), packets=1)),
+        )
         self._connection = Connection(b"connection", opened, first, first, *sides)
         self._start(None)
 

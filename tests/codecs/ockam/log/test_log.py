@@ -435,7 +435,7 @@ def test_of_garbled_dialogues_every_byte_is_told_of_once(seed: int, envelope: En
 
 def test_refuses_the_state_of_another_version() -> None:
     place = Place(1, 1, b"capture", 0)
-    connection = Connection(b"id", "syn", place, place, Side(C, TcpOptions()), Side(S, TcpOptions()))
+    connection = Connection(b"id", "syn", place, place, Side(C, options=TcpOptions()), Side(S, options=TcpOptions()))
     start = log.starter(OckamOptions())
     state = json.loads(start(Log(log.SCHEMA), connection, SERVER, None).snapshot())
     with pytest.raises(StateVersionError):

@@ -37,8 +37,8 @@ class Taken:
 
     def __init__(self, **options: Any) -> None:
         self.log = Log(schema.SCHEMA)
-        sides = Side(C, TcpOptions(), expected=1, packets=1), Side(S, TcpOptions(), expected=1, packets=1)
-        connection = Connection(b"c" * 16, "syn", place(0), place(0), *sides)
+        ours, theirs = (Side(direction, options=TcpOptions(), expected=1, packets=1) for direction in (C, S))
+        connection = Connection(b"c" * 16, "syn", place(0), place(0), ours, theirs)
         server = Endpoint("10.0.0.1", 7000)
         self.start = log.starter(WallarooOptions(**options), b"key")
         self.dialogue = self.start(self.log, connection, server, None)
