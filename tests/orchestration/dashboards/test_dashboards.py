@@ -932,7 +932,7 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         drawn += 1
                     elif chart.type == "table":
                         assert card.locator("tbody tr").count() == len(expected.rows)
-                        cells = card.locator("tbody td:not([data-label='Of the newest'])").all_text_contents()
+                        cells = card.locator("tbody td:not(.leads)").all_text_contents()
                         assert cells == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
                     else:
                         for name, value in expected.rows[0].items():
@@ -1071,6 +1071,31 @@ def test_in_a_browser_nothing_overlaps_or_is_cut(
                     assert inner
                     assert outer["x"] <= inner["x"], f"{board}: {text.text_content()}"
                     assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], f"{board}: {text.text_content()}"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("width", [390, 1200, 1440])
+def test_in_a_browser_an_incident_and_its_links_are_seen_whole(empty: Lake, browser: Browser, width: int) -> None:
+    found = {"protocol": "cardinal", "message": "m", "severity": "warning", "arrived_at_ns": TEN, "source": "a" * 12}
+    names = {"rule": "cardinal.offsets_of_a_block_are_missing", "topic": "mainnet-of-a-long-name.blocks.receipts"}
+    write(empty, "gold.cardinal_found", found | names, found | names | {"topic": "x" * 200})
+    found |= {"rule": "wallaroo.credits_not_replenished", "protocol": "wallaroo", "connection_id": CAPTURE}
+    write(empty, "gold.wallaroo_found", found)
+    with (
+        Served(serving.application(empty)) as served,
+        browser.new_page(viewport={"width": width, "height": 900}) as page,
+    ):
+        for board in ("cardinal", "wallaroo", "overview"):
+            page.goto(f"{served.url}board/{board}")
+            page.wait_for_selector("html[data-ready]")
+            outer = page.locator("#incidents").bounding_box()
+            assert outer
+            assert page.locator("#incidents a", has_text="bytes").count() > 0
+            for seen in page.locator("#incidents td, #incidents td a").all():
+                inner = seen.bounding_box()
+                assert inner
+                assert outer["x"] <= inner["x"], seen.text_content()
+                assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], seen.text_content()
 
 
 @pytest.mark.servers
