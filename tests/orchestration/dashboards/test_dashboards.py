@@ -50,7 +50,7 @@ from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, 
 from wirehouse_orchestration.dashboards.report import report
 from wirehouse_orchestration.evidence import trace as tracing
 from wirehouse_orchestration.servers import ports
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.delta import arrow_types, ledger
 from wirehouse_pipelines.jobs import forgetting, runner
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
@@ -359,6 +359,20 @@ def test_rows_of_a_source_that_is_no_longer_configured_are_shown(filled: Lake) -
         with pytest.raises(HTTPError, match="400") as failed, urlopen(f"{served.url}board/cardinal?source=nobody"):
             pass
         assert "nothing of it has landed, and it is not configured" in html.unescape(failed.value.read().decode())
+
+
+def test_rows_of_a_service_that_is_no_longer_configured_are_shown(empty: Lake) -> None:
+    found = {"protocol": "hiero", "rule": "hiero.x", "severity": "violation", "message": "m", "arrived_at_ns": TEN}
+    write(empty, "gold.hiero_found", found | {"source": "nodes"})
+    entry = ledger.Entry("gold.hiero_found", "nodes", "2026-11-14", "d", None, None, None, 1, "1", TEN)
+    ledger.commit(empty, [entry])
+    with Served(serving.application(empty)) as served:
+        with urlopen(f"{served.url}board/hiero?source=nodes") as page:
+            assert "<option selected>nodes</option>" in page.read().decode()
+        with urlopen(f"{served.url}card/hiero/incidents?source=nodes") as card:
+            assert "hiero.x" in card.read().decode()
+        with pytest.raises(HTTPError, match="400"), urlopen(f"{served.url}board/ockam?source=nodes"):
+            pass
 
 
 def test_what_goes_on_is_wrong_in_each_later_range_and_notes_stand_apart(empty: Lake) -> None:
