@@ -414,6 +414,29 @@ def test_what_goes_on_is_wrong_in_each_later_range_and_notes_stand_apart(empty: 
     assert row.cells["message"] == "the head waits for block 4, of which no message came; complete blocks above it: 1"
 
 
+def test_what_a_capture_lacks_and_what_no_source_claims_is_wrong(empty: Lake) -> None:
+    sources = ("other_ports", "some_ports", "nothing_run")
+    captures = {"protocol": "wallaroo", "kind": "pcap", "status": "landed", "first_arrived_at_ns": TEN}
+    earlier = captures | {"source": "other_ports", "first_arrived_at_ns": TEN - SECOND, "capture_id": b"\x02" * 32}
+    write(empty, "bronze.captures", earlier, *(captures | {"source": source} for source in sources))
+    skipped = {"skip": "port_not_claimed", "arrived_at_ns": TEN}
+    packets = [skipped | {"source": source} for source in ("other_ports", "other_ports", "some_ports")]
+    write(empty, "bronze.segments", *packets, {"source": "some_ports", "arrived_at_ns": TEN})
+    hole = {"protocol": "capture", "rule": "capture.hole", "severity": "note", "message": "m", "arrived_at_ns": TEN}
+    # Of two connections.
+    write(empty, "gold.wallaroo_found", *(hole | {"connection_id": bytes([one]) * 16} for one in range(2)))
+    nothing = ("warning", "nothing decoded", "other_ports", "other_ports", 1, TEN - SECOND, None)
+    lacking = ("warning", "capture.hole", "capture", "net", 2, TEN, TEN)
+    for board in ("wallaroo", "overview"):
+        chart = boards.boards()[board].chart("incidents")
+        found = answers.answer(empty, chart, ALL)
+        assert [tuple(row[value.field] for value in chart.shown) for row in found.rows] == [nothing, lacking]
+        (row,) = answers.evidence(empty, chart, ALL, {"rule": "nothing decoded"}).rows
+        assert row.cells["message"] == "packets that landed, none of a port of the source: 2; why: port_not_claimed"
+        assert "02" * 32 in row.key
+    assert answers.answer(empty, boards.boards()["ockam"].chart("incidents"), ALL).rows == []
+
+
 def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lake, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     inbox.mkdir()
