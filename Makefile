@@ -4,7 +4,7 @@
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
-# Of the UI: yours, else the demo's.
+# The configuration of the UI: yours, else the demo's.
 CONFIG ?= $(or $(WIREHOUSE_CONFIG),$(firstword $(wildcard wirehouse.toml demo-lake/wirehouse.toml)))
 
 help: ## What there is
@@ -28,11 +28,11 @@ ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 superset: setup ## Apache Superset with the dashboards, over `wirehouse sql-server`, on this machine only
 	@infra/superset.sh
 
-superset-check: setup ## Import the bundle, and hold what a running Superset shows in Chromium against our own SQL
+superset-check: setup ## Import the bundle, and compare what a running Superset shows in Chromium with our own SQL
 	@$(BIN)/pytest -m superset
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python infra/superset/check.py
 
-pictures: setup ## Take the pictures of README and docs/ anew, of the demo's lake or CONFIG's
+pictures: setup ## Take the pictures of README and docs/ again, from the demo's lake or CONFIG's
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m infra.tools.pictures
 
 test: setup ## All tests, of long searches the first cases
@@ -66,5 +66,5 @@ check: setup ## Lint, strict types, import directions, fresh generated pages, re
 	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
 	@$(BIN)/python -m infra.tools.generated_pages --check
 	@$(BIN)/python -m infra.tools.words
-	@told=$$($(BIN)/zensical build --strict 2>&1) || { echo "$$told"; exit 1; }
+	@output=$$($(BIN)/zensical build --strict 2>&1) || { echo "$$output"; exit 1; }
 	@infra/audit.sh

@@ -19,7 +19,7 @@ from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 RECORDS_OF_FILES = Invariant(
     name="every_record_accounted_for",
     table="silver.bamboo",
-    sentence="Every landed record of an entry file that isn't damaged is an entry.",
+    sentence="Every undamaged record of an entry file is an entry in the log.",
     broken="""
         SELECT source, window_start, SUM(landed) AS landed, SUM(logged) AS logged
         FROM (

@@ -51,7 +51,7 @@ DECISION_IS_OF_A_SESSION = changed_with(
 OBEYED_WAS_TOLD = Invariant(
     name="obeyed_was_told",
     table="gold.hiero_decisions_history",
-    sentence="Only a publisher that got SkipBlock or ResendBlock obeyed it or didn't.",
+    sentence="skip_obeyed is set only after SkipBlock, and resend_obeyed only after SkipBlock or ResendBlock.",
     broken="""
         SELECT source, window_start, call, offered, actual, skip_obeyed, resend_obeyed FROM gold.hiero_decisions_history
         WHERE {windows} AND (

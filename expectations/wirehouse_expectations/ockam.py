@@ -36,7 +36,7 @@ MESSAGE_OF_A_STREAM = changed_with(
 HOLE_IS_OF_A_CLIENT = Invariant(
     name="hole_is_of_a_client",
     table="gold.ockam_delivery_holes",
-    sentence="A hole has messages, at most as many as indexes from its first to its last, none beyond what was saved.",
+    sentence="A hole has at least one message, at most one for each of its indexes, and none above the saved index.",
     broken="""
         SELECT source, window_start, client_id, stream_address, first_index, last_index, messages, saved
         FROM gold.ockam_delivery_holes

@@ -36,7 +36,7 @@ MOST_TEXT = 500
 
 
 def numbers(rows: Iterable[Mapping[str, Any]], without: str | None = None) -> list[float]:
-    """All numbers in rows, in order, but for those of a column. What is not drawn is 0 or null in Superset."""
+    """All numbers in rows, in order, except those of a column. What is not drawn is 0 or null in Superset."""
     values = (value for row in rows for name, value in row.items() if name != without)
     return sorted(float(value) for value in values if isinstance(value, int | float) and value is not True and value)
 
@@ -63,7 +63,7 @@ def _placed(value: Any, kind: str | None) -> Any:
     return value // 1000 if kind == "time" and value is not None else value
 
 
-def told(found: list[float]) -> str:
+def listed(found: list[float]) -> str:
     """The numbers in few words."""
     return f"{len(found)} numbers that add up to {sum(found):,g}"
 
@@ -104,7 +104,7 @@ def shown(page: Page, board: Board) -> tuple[dict[str, Any], set[str]]:
 
 
 def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as our own SQL says."""
+    """The differences from the answers of our own SQL."""
     for chart in board.charts:
         answer = found.get(chart.question)
         if answer is None or "result" not in answer:
@@ -118,7 +118,7 @@ def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[
             data = [{chart.color.label: row[chart.color.label]} for row in data]
         there, here = numbers(data, place(chart)), expected(lake, chart)
         if len(there) != len(here) or not all(map(isclose, there, here)):
-            yield f"{board.name}: {chart.question}: {told(there)} there, {told(here)} here"
+            yield f"{board.name}: {chart.question}: {listed(there)} there, {listed(here)} here"
 
 
 def log_in(page: Page) -> None:
@@ -136,7 +136,7 @@ def log_in(page: Page) -> None:
 
 
 def main() -> int:
-    """0 if every chart shows what our SQL says."""
+    """0 if every chart shows the answers of our SQL."""
     lake = config.load(os.environ.get(config.VARIABLE))
     pictures = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     browser_path = subprocess.run([HERE.parent / "chromium.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -151,14 +151,14 @@ def main() -> int:
         log_in(page)
         for board in boards().values():
             found, errors = shown(page, board)
-            wrong = [*differences(lake, board, found), *(f"{board.name}: the page says: {text}" for text in errors)]
+            wrong = [*differences(lake, board, found), *(f"{board.name}: the page shows: {text}" for text in errors)]
             trouble += wrong
             print(f"{board.title}: {len(found)} of {len(board.charts)} charts answered, {len(wrong)} wrong")
             print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
             if pictures:
                 page.screenshot(path=pictures / f"superset-{board.name}.png")
         browser.close()
-    print(f"{len(trouble)} charts are wrong" if trouble else "every chart shows what our SQL says")
+    print(f"{len(trouble)} charts are wrong" if trouble else "every chart shows the answers of our SQL")
     return bool(trouble)
 
 

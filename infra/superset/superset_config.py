@@ -1,4 +1,4 @@
-"""Superset's settings: a place of its own on this machine, told by SUPERSET_HOME, and nothing that calls home."""
+"""Superset's settings: a folder of its own on this machine, named by SUPERSET_HOME, and nothing that calls home."""
 
 import os
 from pathlib import Path
@@ -15,6 +15,6 @@ FEATURE_FLAGS = {"ENABLE_TEMPLATE_PROCESSING": True}
 # Pages are the machine's own, without TLS.
 TALISMAN_ENABLED = False
 SESSION_COOKIE_SAMESITE = "Strict"
-# What a person has to know is said; neither is how it starts.
+# Warnings that a person needs are shown; its start isn't.
 LOG_LEVEL = "ERROR"
 CONTENT_SECURITY_POLICY_WARNING = False

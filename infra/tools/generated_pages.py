@@ -1,6 +1,6 @@
 """Writes what comes from data in docs/: data dictionary, rules, state machines, sizes, and all drawings.
 
-`python -m infra.tools.generated_pages` writes them; with `--check`, a part of `make check`, it says which are stale.
+`python -m infra.tools.generated_pages` writes them; with `--check`, a part of `make check`, it lists the stale ones.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LAYERS = {
 }
 #: What a severity stands for in a specification.
 SEVERITIES = {
-    Severity.VIOLATION: "the specification says MUST, SHALL or that it is an error",
-    Severity.WARNING: "the specification says SHOULD or recommends otherwise",
+    Severity.VIOLATION: "the specification states MUST, SHALL or that it is an error",
+    Severity.WARNING: "the specification states SHOULD or recommends otherwise",
     Severity.NOTE: "allowed, but with consequences; or a fact about the capture",
 }
 
@@ -80,10 +80,10 @@ these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes 
 take no part in what follows and are kept in `silver.quarantine`.
 """
 MACHINES = """\
-A protocol says which messages may follow which. A state machine is that part of the specification as a table: for each
-state and each message (or other input) the next state, or the rule that the message breaks. Wirehouse's sessions run
-these tables over the messages of a capture, and this page is drawn from the same tables. So you can check them against
-the specification, and look up why a message broke a rule: find the state, then the message.
+A protocol defines which messages may follow which. A state machine is that part of the specification as a table: for
+each state and each message (or other input) the next state, or the rule that the message breaks. Wirehouse's sessions
+run these tables over the messages of a capture, and this page is drawn from the same tables. So you can check them
+against the specification, and look up why a message broke a rule: find the state, then the message.
 
 ## How to read a diagram and its table
 
@@ -91,7 +91,7 @@ A box is a state, and the dot points to the first one. An arrow is an input that
 for several states. Inputs that leave the state as it is are not drawn.
 
 The table below a diagram lists every pair of a state and an input. *becomes* is the next state, *breaks* the rule that
-the input breaks there. An empty *becomes* means that the protocol does not foresee the pair; the rule says what
+the input breaks there. An empty *becomes* means that the protocol does not foresee the pair; the rule states what
 follows. An input that no side sends, such as missing messages or the end of the connection, has a name in plain words.
 
 ## What a passive reader doesn't know
@@ -105,11 +105,11 @@ it uncertain, and each makes its verdicts weaker:
   it. In Hiero the next header makes the state certain again.
 - **The capture begins in the middle.** What came before is missing, too. Only its end is known.
 - **Messages were on their way.** A host may send a message before it receives one that changes the state. The order in
-  which an observer sees both says nothing. The acknowledgment of the segment does: a message whose sender had not
+  which an observer sees both proves nothing. The acknowledgment of the segment does: a message whose sender had not
   received the other one is judged by the state before it.
 
 So a missing finding does not prove that a rule was kept. A finding means that no legal conversation looks like this in
-the capture. [Packets and connections](packets.md#streams) says which bytes are known to be missing, and how.
+the capture. [Packets and connections](packets.md#streams) states which bytes are known to be missing, and how.
 """
 
 
@@ -152,11 +152,26 @@ def rules_page() -> str:
 
 
 def _rules(rules: Iterable[Rule]) -> Iterator[str]:
+    rules = list(rules)
+    if guides := list(_guides(rules)):
+        yield from ("How-to guides that use rules of this section:", "", *guides, "")
     yield from ("| rule | severity | broken when | place in the specification |", "|---|---|---|---|")
     for rule in rules:
         fate = " (quarantined)" if rule.quarantines else ""
         yield f"| `{rule.id}` | {rule.severity}{fate} | {_cell(rule.sentence)} | {_cell(rule.place)} |"
     yield ""
+
+
+def _guides(rules: Sequence[Rule]) -> Iterator[str]:
+    """A line for each how-to guide that names some of `rules`: a link, and these rules."""
+    for path in sorted((FOLDER / "how-to").rglob("*.md")):
+        text = path.read_text()
+        named = [
+            f"`{rule.id}`" for rule in rules if re.search(rf"(?<![\w.]){re.escape(rule.id)}\b|`{rule.name}`", text)
+        ]
+        if named:
+            title = text.split("\n", 1)[0].removeprefix("# ")
+            yield f"- [{title}]({path.relative_to(FOLDER).as_posix()}): {', '.join(named)}"
 
 
 def machines_page() -> str:

@@ -1,7 +1,7 @@
 """Measures how long boards take to answer on a lake with many rows.
 
 `python -m infra.tools.many_rows fill FROM TO PROTOCOL ROWS` copies the rows of a small lake, each time with
-other keys and later times, until silver and gold of the protocol have so many. `answer LAKE PROTOCOL` runs the charts
+other keys and later times, until silver and gold of the protocol have ROWS rows. `answer LAKE PROTOCOL` runs the charts
 of its board.
 """
 
@@ -28,7 +28,7 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Copies are spread over so many days.
+#: Number of days over which copies are spread.
 DAYS: Final = 30
 _DAY_NS: Final = 86_400 * 10**9
 _BATCH_ROWS: Final = 100_000

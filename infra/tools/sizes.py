@@ -1,6 +1,6 @@
 """What a lake needs at a size: arithmetic from the rates that docs/benchmarks.md has measured.
 
-`python -m infra.tools.sizes 10` says it for 10 TB of captures a day, as does docs/sizes.md.
+`python -m infra.tools.sizes 10` prints it for 10 TB of captures a day, as docs/sizes.md has it.
 """
 
 from __future__ import annotations

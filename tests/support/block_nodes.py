@@ -76,8 +76,8 @@ def block(number: int, profile: str = "B") -> Parts:
         for items in cut(part):
             builder.add(items)
     roots = builder.finish().roots
-    assert roots.told is not None
-    return replace(parts, root=roots.by_layout[roots.told])
+    assert roots.layout is not None
+    return replace(parts, root=roots.by_layout[roots.layout])
 
 
 def publisher_name(name: str) -> str:

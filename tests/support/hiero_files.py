@@ -24,8 +24,8 @@ from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.grpc.reader import Reader as GrpcReader
 from wirehouse_codecs.hiero.wire.items.decoded import Timestamp
 from wirehouse_codecs.logs import files, tcp_inspection
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import LANDED_FILES
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, VIOLATION, Dialogue, Log, schema
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
@@ -97,7 +97,7 @@ def read_blocks(data: bytes, name: str, limit: int = 1 << 20) -> BlockRows:
     return BlockRows(capture, list(files.rows(landed_blocks(capture), start, SCHEMA)))
 
 
-class _Recorder(BareDialogue):
+class _Recorder(NullDialogue):
     """A dialogue that keeps what is said, beside the number of its connection."""
 
     def __init__(self, number: int, heard: list[tuple[int, int, grpc.Event]]) -> None:

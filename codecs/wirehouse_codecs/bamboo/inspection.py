@@ -79,7 +79,7 @@ def inspect(
     ports = options.ports or port
     start = starter(options)
     batches, servers = detection.servers(batches, ports, recognises, start, SCHEMA)
-    rows = tcp_inspection.read(batches, start, SCHEMA, ports, unseen, partial(_tells, replays), servers)
+    rows = tcp_inspection.read(batches, start, SCHEMA, ports, unseen, partial(_are_wanted, replays), servers)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:
@@ -99,8 +99,8 @@ def inspect(
     yield from known
 
 
-def _tells(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
-    """Which messages say something about entries, see `takes`, or about payloads."""
+def _are_wanted(replays: Replays, rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages are about entries, see `takes`, or about payloads."""
     follows = pc.struct_field(rows.column("message"), "follows_byte_start").is_valid()
     replayed = replays.needs(rows)
     return follows if replayed is None else pc.or_(follows, replayed)
@@ -118,7 +118,7 @@ def inspect_entries(
 ) -> Iterator[Inspected]:
     """Rows of the entries in `batches` (inspecting.LANDED_FILES), in their order, each with its verdict.
 
-    All entries of the file are known then, so these are held until its end. No option says anything of them.
+    All entries of the file are known then, so these are held until its end. No option is about them.
     """
     unseen = unseen or Unseen()
     records: list[Row] = []

@@ -92,7 +92,7 @@ class BambooOptions(OptionTable):
     server_setup: Setup | None = None
     #: The side that is proactive.
     proactive: Direction = Direction.CLIENT
-    #: Longer payload packets are rows of so many bytes each.
+    #: Longer payload packets are rows of this many bytes each.
     max_packet_bytes: int = PIECE_BYTES
     #: Compressed payloads of more bytes on the wire are kept as they came: of each side one is carried on.
     max_compressed_bytes: int = 4 << 20
@@ -115,10 +115,10 @@ class BambooOptions(OptionTable):
         if self.control_port == self.data_port:
             raise OptionError(key="data_port", reason="must be another port than control_port")
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """Without those of the other transport."""
         other = _OF_CONNECTIONS if self.transport == BYMUX else _OF_BYMUX
-        return {key: _plain(value) for key, value in OptionTable.told(self).items() if key not in other}
+        return {key: _plain(value) for key, value in OptionTable.written(self).items() if key not in other}
 
     def role_of(self, direction: Direction) -> Role:
         """The role of the side that sends in `direction`."""
@@ -126,7 +126,7 @@ class BambooOptions(OptionTable):
 
     @property
     def turned(self) -> bool:
-        """The server is proactive, which rows call the client."""
+        """Whether the server is proactive, which rows call the client."""
         return self.proactive is Direction.SERVER
 
     @property

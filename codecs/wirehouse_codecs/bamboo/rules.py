@@ -192,7 +192,7 @@ CONTROL_RULES: Final[tuple[Rule, ...]] = (
     ),
     _warning(
         "cancel_reason_untrue",
-        "What a cancel says as its reason is not so.",
+        "The reason that a cancel states is not true.",
         "The Control Channel, reasons of cancellation",
     ),
     _note(
@@ -254,7 +254,7 @@ DATA_RULES: Final[tuple[Rule, ...]] = (
     ),
     _violation(
         "payload_overrun",
-        "More bytes of a payload are sent or skipped than its metadata says.",
+        "More bytes of a payload are sent or skipped than its metadata states.",
         "Encodings, invariants of data, 7",
     ),
     _violation(
@@ -283,7 +283,7 @@ DATA_RULES: Final[tuple[Rule, ...]] = (
     ),
     _violation(
         "skip_size_untrue",
-        "A payload is skipped as too small or too large although its metadata says otherwise.",
+        "A payload is skipped as too small or too large although its metadata states another size.",
         "Encodings, invariants of data, 9",
     ),
     _violation(
@@ -350,12 +350,10 @@ ENTRY_RULES: Final[tuple[Rule, ...]] = (
     replace(by_name(BYMUX_RULES)["noncanonical_varu64"], severity=Severity.VIOLATION),
     _violation("bad_yamf_id", "The type of a hash is not 0.", "yamf-hash"),
     _violation("bad_yamf_length", "The length of a hash is not 64.", "yamf-hash"),
-    _violation(
-        "payload_hash_mismatch", "A payload does not have the hash that its entry says.", "bamboo, verification"
-    ),
+    _violation("payload_hash_mismatch", "A payload does not have the hash in its entry.", "bamboo, verification"),
     _violation(
         "payload_size_mismatch",
-        "A payload has the hash but not the size that its entry says: the log is invalid from there on.",
+        "A payload has the hash but not the size in its entry: the log is invalid from there on.",
         "bamboo, verification",
     ),
     _violation(

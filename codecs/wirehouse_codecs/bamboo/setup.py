@@ -41,12 +41,12 @@ class Start:
     #: The streams that exist, and how much each side may write at first.
     streams: Mapping[int, Mapping[Role, int]]
     channels: Mapping[int, Channel]
-    #: The first stream that the proactive side creates is the control channel, the second one the data channel. Streams
-    #: that exist are then taken not to, if a side creates one before any of them is used.
+    #: Whether the first stream that the proactive side creates is the control channel, the second one the data channel.
+    #: Streams in `channels` then count as absent if a side creates one before any of them is used.
     by_creation: bool = False
 
 
-#: As bymux says: no streams, and no credit.
+#: The start that bymux defines: no streams, and no credit.
 VANILLA: Final = Start({}, {}, True)
 
 
@@ -62,7 +62,7 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a side says before the first packet (specification, "Session Setup"). Windows are in bytes."""
+    """What a side sends before the first packet (specification, "Session Setup"). Windows are in bytes."""
 
     sends_greedily: bool
     receives_greedily: bool

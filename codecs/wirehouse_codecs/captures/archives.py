@@ -140,8 +140,8 @@ def _name(header: bytes) -> bytes:
 def _size(header: bytes, extended: Mapping[bytes, bytes]) -> int | None:
     """The size that a header announces; None if it isn't a header: its checksum is wrong, or a field isn't a number."""
     try:
-        told = int(_text(header[148:156]), 8)
-        if told != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
+        checksum = int(_text(header[148:156]), 8)
+        if checksum != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
             return None
         if size := extended.get(b"size"):
             return max(int(size[:20]), 0)

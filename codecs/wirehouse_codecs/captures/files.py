@@ -5,7 +5,7 @@ consecutive records, numbered by `part` from 0; `last` marks the final one. A pr
 its files into entries, or a reader of its own that yields FileRecords.
 
 Captured content never raises an exception. Bytes that can't be read become a record with `damaged` and the reason in
-`damage`. If a record has both `data` and `damage`, the latter says why its data ends early.
+`damage`. If a record has both `data` and `damage`, the latter is the reason why its data ends early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wirehouse_codecs.captures.source import Origin
 PIECE_BYTES: Final = 4 << 20
 #: A capture is read in pieces of this size.
 BLOCK_BYTES: Final = 1 << 20
-#: So much of a long first line is read to see what the file is.
+#: Maximum length that is read of a long first line, to see what the file is.
 FIRST_LINE_BYTES: Final = 24 << 20
 #: A batch ends when it has this many rows, or this many bytes.
 MOST_ROWS: Final = 4_096

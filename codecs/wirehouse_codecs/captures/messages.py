@@ -6,7 +6,7 @@ A line of JSON is an object with `key_b64` and `value_b64` (base64, or null for 
 JSON. The content decides which format a capture has, and how it is compressed.
 
 Captured content never raises an exception. Bytes that aren't a message become a row with `damaged` and the reason in
-`damage`. If a capture can't be read to its end, `MessageCapture.damage` says why.
+`damage`. If a capture can't be read to its end, `MessageCapture.damage` is the reason.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 Several files, also of both formats, may follow each other in one capture. The content decides which format a capture
 has, and how it is compressed.
 
-Captured content never raises an exception. Packets end where the capture is damaged: `PacketCapture.damage` says
+Captured content never raises an exception. Packets end where the capture is damaged: `PacketCapture.damage` is
 where and why, and the remaining bytes become rows with pieces of them in `damaged`. A length is only trusted if as many
 bytes follow.
 """
@@ -102,7 +102,7 @@ class Packet(NamedTuple):
 
     #: Nanoseconds since 1970 UTC, limited to the range of 64 bits; None for a packet without a time.
     ts_ns: int | None = None
-    #: As registered at tcpdump.org/linktypes.html.
+    #: The number that tcpdump.org/linktypes.html registers.
     link_type: int | None = None
     #: Length on the wire; `data` may have fewer bytes.
     original_length: int | None = None
@@ -338,7 +338,7 @@ class PacketCapture:
         section = Section(magic in _SWAPPED, blocks=False)
         fine = magic in (NANOSECONDS, NANOSECONDS_SWAPPED)
         # The upper half of the link type has the length of frame check sequences. It isn't needed: the headers of
-        # packets say where their payload ends.
+        # packets state where their payload ends.
         major, minor, *_, link_type = self._numbers(section.order + "HHIIII", 4)
         exponent = _NANOSECOND_EXPONENT if fine else _MICROSECOND_EXPONENT
         section.describe(Interface(link_type & 0xFFFF, exponent=exponent))

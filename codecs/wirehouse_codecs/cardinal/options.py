@@ -115,7 +115,7 @@ class CardinalOptions(OptionTable):
     #: Topic of a reorg channel, where `{hash}` is the ancestor's hash in hex; None = `*-re-{hash}`.
     reorg_topic: str | None = None
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """Hashes as hex, a weight as its digits; the order of the topics is part of their meaning."""
         start = self.start and {
             "number": self.start.number,
@@ -124,7 +124,7 @@ class CardinalOptions(OptionTable):
         }
         whitelist = [{"number": number, "hash": block.hex()} for number, block in sorted(self.whitelist.items())]
         topics = None if self.topics is None else dict(self.topics)
-        return {**OptionTable.told(self), "start": start, "whitelist": whitelist, "topics": topics}
+        return {**OptionTable.written(self), "start": start, "whitelist": whitelist, "topics": topics}
 
 
 class Regex(Protocol):
@@ -151,9 +151,9 @@ def compile_regex(pattern: str, key: str) -> Regex:
 class NameVerdict(NamedTuple):
     """What the options declare about an entry name or an application key."""
 
-    #: A tracked prefix matches anywhere in the name.
+    #: Whether a tracked prefix matches anywhere in the name.
     tracked: bool
-    #: A declared prefix begins the name, or none are declared.
+    #: Whether a declared prefix begins the name, or none are declared.
     declared: bool
     #: The topic declared for it; None = none declared.
     topic: str | None

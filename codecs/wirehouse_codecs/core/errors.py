@@ -1,6 +1,6 @@
 """Exceptions for misuse of Wirehouse and for invalid configuration.
 
-Each exception keeps the values it was raised with, can be pickled, and says what to do. Captured data never raises
+Each exception keeps the values it was raised with, can be pickled, and states what to do. Captured data never raises
 one of them: malformed bytes become quarantine rows, and broken rules become violation rows.
 """
 

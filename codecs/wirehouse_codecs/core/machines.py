@@ -52,10 +52,10 @@ class Machine:
 
     def _listed(self) -> Iterator[Edge]:
         for key, step in self.transitions.items():
-            state, told, rule = _word(key[0]), _words(key), getattr(step, "rule", None)
-            yield Edge(state, told, _word(step.state), rule)
+            state, given, rule = _word(key[0]), _words(key), getattr(step, "rule", None)
+            yield Edge(state, given, _word(step.state), rule)
             if self.settled_when and step.settled is not step.state:
-                yield Edge(state, told, _word(step.settled), rule, self.settled_when)
+                yield Edge(state, given, _word(step.settled), rule, self.settled_when)
         for (before, what), after in self.besides.items():
             yield Edge(_word(before), what, _word(after))
 

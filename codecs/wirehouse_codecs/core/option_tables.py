@@ -67,14 +67,14 @@ class OptionTable:
         """The servers' ports, if these options define the purpose of each port; else empty."""
         return ()
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """The options as they are written in the configuration file; None for one that isn't written."""
         return {name: plain(getattr(self, name)) for name in self.READERS}
 
     def canonical(self) -> str:
         """The options as JSON, the same text for equal options. Used in digests; `from_canonical` reads it."""
-        told = {key: value for key, value in self.told().items() if value is not None}
-        return json.dumps(told, separators=(",", ":"))
+        set_ones = {key: value for key, value in self.written().items() if value is not None}
+        return json.dumps(set_ones, separators=(",", ":"))
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:

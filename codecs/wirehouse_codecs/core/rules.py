@@ -31,7 +31,7 @@ class Rule:
     sentence: str
     #: The section of the specification.
     place: str
-    #: Bytes that break the rule are quarantined and excluded from all further checks.
+    #: Whether bytes that break the rule are quarantined and excluded from all further checks.
     quarantines: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What one capture of a block node says, row by row, in the columns of the silver and gold tables.
+"""Decodes one capture of a block node without a lake, into rows with the columns of the silver and gold tables.
 
 `inspect` reads packets, `inspect_log` a gRPC binary log, `inspect_blocks` block files.
 """
@@ -42,12 +42,12 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one with a block node; None = it isn't."""
+    """Why a connection whose sides begin so counts as one with a block node; None = it doesn't."""
     if server.startswith(PREFACE):
         return None
     begun = client.startswith(PREFACE)
     reader = GrpcReader(started_late=not begun)
-    # The server's settings say how the client may write its headers.
+    # The server's settings decide how the client may write its headers.
     events = reader.receive([Data(Direction.SERVER, 0, server, _NOWHERE), Data(Direction.CLIENT, 0, client, _NOWHERE)])
     for event in events:
         if isinstance(event, grpc.Opened) and event.path is not None and method_of(event.path) is not None:
@@ -67,17 +67,17 @@ def inspect(
     options: HieroOptions | None = None,
     unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in arrival order.
 
-    The nodes are at `port`, else handshakes tell where. All connections are taken for those of one service; what calls
-    break together comes last.
+    The nodes are at `port`, else handshakes show where. All connections count as those of one service; findings that
+    need several calls come last.
     """
     options, unseen = options or HieroOptions(), unseen or Unseen()
     usual = (DEFAULT_PORT, *options.publish_ports, *options.subscribe_ports)
     start = starter(options)
     batches, servers = detection.servers(batches, port, recognises, start, SCHEMA, usual)
-    rows = tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers)
-    yield from _told(rows, options, unseen)
+    rows = tcp_inspection.read(batches, start, SCHEMA, port, unseen, _are_events, servers)
+    yield from _shown(rows, options, unseen)
 
 
 def inspect_log(
@@ -85,7 +85,7 @@ def inspect_log(
 ) -> Iterator[Inspected]:
     """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_entries(options), SCHEMA), options, unseen or Unseen())
+    yield from _shown(files.rows(batches, of_entries(options), SCHEMA), options, unseen or Unseen())
 
 
 def inspect_blocks(
@@ -93,19 +93,19 @@ def inspect_blocks(
 ) -> Iterator[Inspected]:
     """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(files.rows(batches, of_blocks(options), SCHEMA), options, unseen or Unseen())
+    yield from _shown(files.rows(batches, of_blocks(options), SCHEMA), options, unseen or Unseen())
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "grpc_log": inspect_log, "blocks": inspect_blocks}
 
 
-def _tells(rows: pa.Table) -> pa.ChunkedArray:
+def _are_events(rows: pa.Table) -> pa.ChunkedArray:
     """Which messages are events, see `event_of`."""
     ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
     return pc.and_(ignored.is_null(), last)
 
 
-def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
+def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
         if row["row_kind"] in (MESSAGE, CALL, BLOCK) and "sides" not in row and (event := event_of(row)) is not None:
@@ -115,8 +115,8 @@ def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterato
                 yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] not in (CALL, BLOCK) and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)):
-            yield told
+        elif row["row_kind"] not in (CALL, BLOCK) and (shown_row := tcp_inspection.shown(row, PROTOCOL, _OWN)):
+            yield shown_row
     fold, last_ns = Fold(options), 0
     for _, event in sorted(events, key=itemgetter(0)):
         yield from _found(fold.take(event))
@@ -125,8 +125,8 @@ def _told(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterato
     yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
 
 
-def _found(told: Iterable[Told]) -> Iterator[Inspected]:
-    for found in told:
+def _found(outcomes: Iterable[Told]) -> Iterator[Inspected]:
+    for found in outcomes:
         if isinstance(found, Found):
             place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
             yield tcp_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)

@@ -18,9 +18,9 @@ STRICT: Final = "strict"
 TOLERANT: Final = "tolerant"
 #: The largest message that a block node takes, in bytes.
 MOST_MESSAGE_BYTES: Final = 131_072_000
-#: A message inflates to at most so many times its size. Gzip and deflate can't do more: of those the size counts.
+#: Maximum factor by which a message inflates. Gzip and deflate can't exceed it, so for them only the size counts.
 MOST_RATIO: Final = 1032
-#: A block node answers SkipBlock at most so many blocks below its last one.
+#: Maximum number of blocks below its last one for which a block node answers SkipBlock.
 MOST_SKIPPED_BLOCKS: Final = 10
 _DAY_MS: Final = 86_400_000
 
@@ -49,17 +49,17 @@ class HieroOptions(OptionTable):
     reading: str = STRICT
     #: The largest message and the largest item of a block file, in bytes, inflated.
     max_message_bytes: int = MOST_MESSAGE_BYTES
-    #: A message inflates to at most so many times its size; the first MiB isn't judged.
+    #: Maximum factor by which a message may grow when it is inflated; the first MiB isn't judged.
     max_inflated_ratio: int = MOST_RATIO
-    #: So long messages that crossed on the wire may still arrive, in milliseconds.
+    #: How long messages that crossed on the wire may still arrive, in milliseconds.
     in_flight_ms: int = 50
-    #: So long a node has for telling all calls of its own error, in milliseconds.
+    #: How long a node has to report its own error on all calls, in milliseconds.
     node_error_ms: int = 300
-    #: After so long something that never came is missing, in milliseconds.
+    #: How long to wait for something before it counts as missing, in milliseconds.
     patience_ms: int = 3_600_000
-    #: So many blocks below L a node may answer SkipBlock in place of a duplicate.
+    #: Number of blocks below L for which a node may answer SkipBlock in place of a duplicate.
     skipped_blocks: int = 5
-    #: Ports of servers that only publish or only subscribe; they tell calls whose path can't be read.
+    #: Ports of servers that only publish or only subscribe; calls whose path can't be read are classified by them.
     publish_ports: tuple[int, ...] = (PUBLISH_PORT,)
     subscribe_ports: tuple[int, ...] = (SUBSCRIBE_PORT,)
     #: Sources of one block node have one name; None = the source stands alone.
@@ -73,12 +73,12 @@ class HieroOptions(OptionTable):
 
     @property
     def forced(self) -> str | None:
-        """The profile's name; None = it is told from the path."""
+        """The profile's name; None = the path decides."""
         return None if self.profile == AUTO else self.profile
 
     @property
     def tolerant(self) -> bool:
-        """What real nodes do besides the specification is no violation."""
+        """Whether what real nodes do besides the specification is no violation."""
         return self.reading == TOLERANT
 
     @property

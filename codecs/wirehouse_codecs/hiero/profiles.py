@@ -1,8 +1,12 @@
-"""The versions of the block node API, as data: packages, methods, and the numbers that moved between them.
+"""Profiles: the seven versions of the block node API as data, and which one a call uses.
 
-The specification was written for the API of 2024-10 (A). That API came back in another package (B), where the numbers
-of the node's codes were changed twice under the same path. So the package in `:path` tells A from B, and a setting the
-rest.
+A `Profile` has what differs between versions: the package, the names of codes, and the layout of some messages.
+
+    A0, A, A'       package com.hedera.hapi.block, HAPI 0.54 to 0.62; the specification was written for A
+    B0, B1, B2, B   package org.hiero.block.api, block node 0.10 and later; the numbers of codes changed twice
+
+`method_of` parses the `:path` of a call into package and service. `profile_of` chooses the profile: the package shows
+whether it is one of the A or of the B. Within these, only the option `profile` can choose; the default is A or B.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ NEW_PACKAGE: Final = "org.hiero.block.api"
 NO_BLOCK: Final = (1 << 64) - 1
 #: In a subscription of B: no end, or a start at the first available block.
 OPEN: Final = (1 << 64) - 1
-#: The port of all services, and those of charts that part them.
+#: The port of all services, and the ports in Helm charts that separate publishing and subscribing.
 DEFAULT_PORT: Final = 40840
 PUBLISH_PORT: Final = 40984
 SUBSCRIBE_PORT: Final = 40980
@@ -69,20 +73,20 @@ class Profile:
     end_codes: Mapping[int, str] = field(hash=False)
     #: Codes that end a subscription.
     subscribe_codes: Mapping[int, str] = field(hash=False)
-    #: The block's acknowledgement is a message within Acknowledgement.
+    #: Whether the block's acknowledgement is a message within Acknowledgement.
     nested_acknowledgement: bool
     #: Fields of the acknowledgement of a block: its number, then its root hash, then whether it existed.
     acknowledgement_fields: int
-    #: A message carries one item, not a set.
+    #: Whether a message carries one item, not a set.
     one_item: bool = False
     #: The field of the number in SkipBlock and ResendBlock.
     skip_field: int = 1
-    #: A block ends with BlockEnd, else with its proof. (B2 has it since 0.20.)
+    #: Whether a block ends with BlockEnd, else with its proof. (B2 has it since 0.20.)
     block_end: bool = False
 
     @property
     def state(self) -> str:
-        """What carried state writes of it: its name."""
+        """What carried state has of it: its name."""
         return self.name
 
     @classmethod
@@ -94,7 +98,7 @@ class Profile:
 
     @property
     def new(self) -> bool:
-        """It is of the newer package."""
+        """Whether it is of the newer package."""
         return self.package == NEW_PACKAGE
 
     def path(self, service: Service) -> str:
@@ -103,7 +107,7 @@ class Profile:
 
 
 _STATUS_SERVICE: Final = "BlockNodeService"
-#: By whether the package is the newer one.
+#: The service names, by whether the package is the newer one.
 _SERVICES: Final[Mapping[bool, Mapping[Service, str]]] = {
     False: {
         Service.PUBLISH: "BlockStreamService",
@@ -179,7 +183,8 @@ B0: Final = Profile(
     "B0", NEW_PACKAGE, "block node 0.10", _codes(*_OLD_END, "PERSISTENCE_FAILED"), _OLD_SUBSCRIBE, True, 3
 )
 #: Codes 3 and 4 have these names since 0.12; 0.11 still had the older ones. Subscriptions of 0.13 and 0.14 end by codes
-#: of their own (SUCCESS 1, INVALID_START_BLOCK_NUMBER 2, INVALID_END_BLOCK_NUMBER 3, NOT_AVAILABLE 4), not told here.
+#: of their own (SUCCESS 1, INVALID_START_BLOCK_NUMBER 2, INVALID_END_BLOCK_NUMBER 3, NOT_AVAILABLE 4), which no
+#: profile has.
 B1: Final = Profile(
     "B1",
     NEW_PACKAGE,
@@ -224,7 +229,7 @@ def profile_of(package: str | None, forced: str | None = None) -> Profile:
     return A if package == OLD_PACKAGE else B
 
 
-#: The node's codes that say that the node itself failed, and all calls are to be told.
+#: Codes with which a node reports a failure of its own, as it must on all calls.
 NODE_ERRORS: Final = frozenset({"ERROR", "INTERNAL_ERROR", "PERSISTENCE_FAILED"})
 #: Answers to a header.
 DUPLICATE_CODE: Final = "DUPLICATE_BLOCK"

@@ -1,4 +1,4 @@
-"""The rules of the block node's connect protocol: messages, calls, and what calls of one node say together.
+"""The rules of the block node's connect protocol: on messages, on calls, and on several calls of one node.
 
 `MESSAGE_RULES` judge the bytes of one message, `CALL_RULES` the messages of one call in their order, and `NODE_RULES`
 compare the calls of one node, or of one publisher at several. Where the specification and real nodes differ, the
@@ -197,12 +197,12 @@ NODE_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "source_error_only_if_last",
-        "Subscribers are told of a source error while another publisher still streams.",
+        "Subscribers get a source error while another publisher still streams.",
         'Error Handling: "if no remaining active incoming streams, notify all Subscribers"',
     ),
     _warning(
         "source_error_sent",
-        "The last publisher ended with an error, and an open-ended subscriber isn't told.",
+        "The last publisher ended with an error, and an open-ended subscriber gets no source error.",
         'Error Handling: "notify all Subscribers with an EndStream item specifying source error"',
     ),
     _violation(
@@ -217,7 +217,7 @@ NODE_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "node_error_subscribers",
-        "The node ends publishers' calls by an error of its own, and a subscriber isn't told.",
+        "The node ends publishers' calls by an error of its own, and doesn't end a subscription with it.",
         'Error Handling: "will send EndStream to all Subscribers with appropriate status code"',
     ),
     _note(
@@ -257,7 +257,7 @@ NODE_RULES: tuple[Rule, ...] = (
     ),
     _note(
         "subscriber_not_resumed",
-        "A subscriber that was told of an error doesn't come back, here or at another captured node.",
+        "A subscriber that got an error doesn't come back, here or at another captured node.",
         'Error Handling: "Subscribers should resume streaming from another Block Node"',
     ),
 )

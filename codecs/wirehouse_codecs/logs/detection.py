@@ -1,8 +1,12 @@
-"""The first bytes of the connections in a capture, from which protocols over TCP are recognised.
+"""Recognises the protocol and the servers of a capture of packets, from the first bytes of its connections.
 
-The module `inspection` of each such protocol has `recognises(client, server)`. It takes the first bytes of both sides,
-at most HEAD_BYTES of each, and returns why they belong to the protocol, or None. It is used when a capture of packets
-is inspected without naming a protocol.
+The module `inspection` of each protocol over TCP has `recognises(client, server)`. It takes the first bytes of both
+sides, at most HEAD_BYTES of each, and returns why they belong to the protocol, or None.
+
+- `heads` returns these bytes of each connection. `wirehouse inspect` finds the protocol with them if none is named.
+- `servers` finds the servers' ports if none is given: usual ports, ports to which a handshake was sent, and ports at
+  which the protocol recognises a connection. A connection at none of these ports is read in both directions; the side
+  with which it has far more messages is the server.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.logs import rows, tcp_inspection
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import Unseen
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.tcp_inspection import Port
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
@@ -25,7 +29,7 @@ from wirehouse_codecs.tcp.reassembly import Connection, Data, Hole
 #: Number of packets at the start of a capture that are examined.
 HEAD_PACKETS: Final = 10_000
 HEAD_BYTES: Final = 4_096
-#: So many times as many messages show which way a connection is to be read.
+#: Factor between the numbers of messages from which one way of reading is clearly the right one.
 FAR_MORE: Final = 2
 
 
@@ -39,7 +43,7 @@ class Head(NamedTuple):
 Recognise = Callable[[bytes, bytes], str | None]
 
 
-class _Head(BareDialogue):
+class _Head(NullDialogue):
     """A dialogue that keeps the first bytes of each side, up to the first hole."""
 
     def __init__(self, connection: Connection, client: Endpoint, server: Endpoint) -> None:
@@ -89,7 +93,7 @@ def servers(
 
     These are the protocol's `usual` ports, those to which a handshake was sent, and those of connections that the
     protocol recognises in one direction only. Where none is at such a port, the connection is read both ways by
-    dialogues that `start` makes for a log of `schema`: one way gives more messages, if what the sides say differs.
+    dialogues that `start` makes for a log of `schema`: one way gives more messages if the sides send different kinds.
     """
     if port is not None:
         return batches, frozenset()
@@ -142,8 +146,8 @@ def _messages(
     of_ends: Counter[tuple[Endpoint, Endpoint]] = Counter()
     for row in tcp_inspection.read(_first(head), start, schema, None, Unseen(wanted=False), count, servers):
         if row["row_kind"] == rows.CONNECTION:
-            told = row["connection"]
-            ends = [Endpoint(told[f"{end}_address"], told[f"{end}_port"]) for end in ("server", "client")]
+            fields = row["connection"]
+            ends = [Endpoint(fields[f"{end}_address"], fields[f"{end}_port"]) for end in ("server", "client")]
             of_ends[ends[0], ends[1]] += counted.pop(row["connection_id"], 0)
     return of_ends
 

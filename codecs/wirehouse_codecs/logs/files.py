@@ -123,10 +123,10 @@ def rows(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema) -> 
                 file = _File(log, "", how, key, None)
             file.receive("", *record)
             if log.full:
-                yield from (row for told in log.take() for row in told.to_pylist())
+                yield from (row for table in log.take() for row in table.to_pylist())
     if file is not None:
         file.finish()
-    yield from (row for told in log.take() for row in told.to_pylist())
+    yield from (row for table in log.take() for row in table.to_pylist())
 
 
 _ALWAYS: Final = Window("", 1 << 62)
@@ -147,11 +147,11 @@ class _File:
             self._reading = how.start(log, key, None)
         else:
             try:
-                told = json.loads(state if how.seal is None else how.seal.open(state, key))
-                if told["version"] != SNAPSHOT_VERSION:
-                    raise StateVersionError(what="file log", found=told["version"], expected=SNAPSHOT_VERSION)
-                self._last, self._bytes = Place.from_json(told["last"]), told["bytes"]
-                self._reading = how.start(log, key, told["reading"])
+                state_fields = json.loads(state if how.seal is None else how.seal.open(state, key))
+                if state_fields["version"] != SNAPSHOT_VERSION:
+                    raise StateVersionError(what="file log", found=state_fields["version"], expected=SNAPSHOT_VERSION)
+                self._last, self._bytes = Place.from_json(state_fields["last"]), state_fields["bytes"]
+                self._reading = how.start(log, key, state_fields["reading"])
             except NO_STATE as error:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the file {key.hex()}", reason=shown) from error
@@ -210,9 +210,9 @@ class _File:
     def _state(self, snapshot: str | None) -> str | None:
         if snapshot is None or self._last is None:
             return None
-        told: dict[str, Any] = {"version": SNAPSHOT_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
-        told["reading"] = snapshot
-        text = json.dumps(told, separators=(",", ":"))
+        state_fields: dict[str, Any] = {"version": SNAPSHOT_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
+        state_fields["reading"] = snapshot
+        text = json.dumps(state_fields, separators=(",", ":"))
         return text if self._how.seal is None else self._how.seal.close(text, self._key)
 
 

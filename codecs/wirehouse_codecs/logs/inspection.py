@@ -62,7 +62,7 @@ LANDED_FILES: Final = pa.schema([*_PLACE, *FILE_SCHEMA])
 def violation(finding: Finding, **about: Any) -> Inspected:
     """The row of a broken rule. `about` has the values of the protocol's own columns."""
     rule, place = finding.rule, finding.place
-    told = {"protocol": rule.protocol, "rule": rule.id, "severity": rule.severity.value, "message": finding.message}
+    fields = {"protocol": rule.protocol, "rule": rule.id, "severity": rule.severity.value, "message": finding.message}
     where = {
         "capture_id": place.capture_id,
         "record_number": place.record_number,
@@ -71,4 +71,4 @@ def violation(finding: Finding, **about: Any) -> Inspected:
         "offset": place.offset,
         "arrived_at_ns": place.arrived_at_ns,
     }
-    return VIOLATION, told | about | where
+    return VIOLATION, fields | about | where

@@ -128,13 +128,13 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
             return inspection.QUARANTINE, why | stream_place | place | {"value": row.get("raw")}
         case "connection":
-            told = dict(row["connection"])
-            del told["window_packets"]
-            told["one_sided"] = _only_side(told)
+            fields = dict(row["connection"])
+            del fields["window_packets"]
+            fields["one_sided"] = _only_side(fields)
             if "sides" in row:
-                # Tables have no such column: there the source's ports say which side is the server.
-                told["sides"] = row["sides"]
-            return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
+                # Tables have no such column: there the source's ports decide which side is the server.
+                fields["sides"] = row["sides"]
+            return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | fields | place
     return None
 
 
@@ -147,9 +147,9 @@ def _only_side(connection: Row) -> Direction | None:
 
 def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:
     """A broken rule at the location of `row`."""
-    told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
+    fields = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
     stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
-    return inspection.VIOLATION, told | stream_place | {name: row[name] for name in _PLACE}
+    return inspection.VIOLATION, fields | stream_place | {name: row[name] for name in _PLACE}
 
 
 @dataclass(slots=True)
@@ -299,7 +299,7 @@ class _Connections:
         return pair, other(sender) if pair.turned else sender
 
     def _is_at_server_port(self, key: bytes) -> bool:
-        """Only the port of the side that is assumed to be the client is known as a server's."""
+        """Whether, of both ports, only that of the side assumed to be the client is known as a server's."""
         server, client = self._are_server_ports(key)
         return client and not server
 
@@ -373,7 +373,7 @@ class _Connections:
         return (row for row in merged if row["row_kind"] != _BEGIN and self._is_sound(row))
 
     def _is_sound(self, row: Row) -> bool:
-        """Mark a row of which the sides are assumed; whether it says something all the same."""
+        """Mark a row whose sides are assumed. Whether it is valid all the same."""
         if row.get("connection_id") not in self._assumed:
             return True
         row["sides"] = ASSUMED

@@ -171,7 +171,7 @@ class GatheredFlows:
 
     @property
     def idle(self) -> bool:
-        """Like `FlowLog.idle`."""
+        """Whether there is no port pair: windows stay empty until one is added."""
         return not self._flows
 
     def add(self, flow: bytes, state: str | None = None) -> FlowLog:

@@ -1,4 +1,4 @@
-"""What one capture of Ockam connections says, row by row, in the columns of the silver and gold tables."""
+"""Decodes one capture of Ockam connections without a lake, into rows with the columns of the silver and gold tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Ockam; None = it isn't."""
+    """Why a connection whose sides begin so counts as one of Ockam; None = it doesn't."""
     reader, at = Reader(OckamOptions()), 0
     for received in reader.receive(Direction.CLIENT, client, _NOWHERE):
         if received.routed is None and received.skip is None:
@@ -51,15 +51,15 @@ def inspect(
     options: OckamOptions | None = None,
     unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in arrival order.
 
-    The services are at `port`, else handshakes tell where. The envelope is told from the frames. All connections are
-    taken for those of one service; what they break together comes last.
+    The services are at `port`, else handshakes show where. The frames show the envelope. All connections
+    count as those of one service; findings that need several of them come last.
     """
     options, unseen, heard = options or OckamOptions(), unseen or Unseen(), Heard()
     start = starter(options)
     batches, servers = detection.servers(batches, port, recognises, start, SCHEMA)
-    for row in tcp_inspection.read(batches, start, SCHEMA, port, unseen, _tells, servers):
+    for row in tcp_inspection.read(batches, start, SCHEMA, port, unseen, _are_wanted, servers):
         if "sides" not in row:
             heard.take(row)
         if row["row_kind"] == MESSAGE:
@@ -67,19 +67,19 @@ def inspect(
                 yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] != SESSION and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
-            yield told
+        elif row["row_kind"] != SESSION and (shown_row := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+            yield shown_row
     for found in heard.told(options.index_convention):
         if isinstance(found, Found):
             rule, place = found.rule, found.where._asdict() | {"stream_address": found.stream_address}
             yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
 
 
-def _tells(rows: pa.Table) -> pa.ChunkedArray:
-    """Which messages may tell an event or show data, see `Heard`."""
+def _are_wanted(rows: pa.Table) -> pa.ChunkedArray:
+    """Which messages may be events or show data, see `Heard`."""
     kind, ignored = (pc.struct_field(rows.column("message"), name) for name in ("kind", "ignored"))
-    telling = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
-    return pc.or_(telling, pc.equal(ignored, NOT_GIVEN).fill_null(False))
+    are_events = pc.and_(pc.is_in(kind, pa.array(TELLING)), ignored.is_null())
+    return pc.or_(are_events, pc.equal(ignored, NOT_GIVEN).fill_null(False))
 
 
 def _message(row: Row) -> Inspected:

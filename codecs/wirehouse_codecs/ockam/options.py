@@ -32,7 +32,7 @@ MOST_SECONDS: Final = 86_400
 
 
 class EnvelopeChoice(StrEnum):
-    """How routed messages are written: 16-bit lengths and BARE, 32-bit lengths and CBOR, or told from the bytes."""
+    """How routed messages are written: 16-bit lengths and BARE, 32-bit lengths and CBOR, or known from the bytes."""
 
     AUTO = "auto"
     BARE = "bare"
@@ -78,7 +78,7 @@ class OckamOptions(OptionTable):
     service: str | None = None
     envelope: EnvelopeChoice = EnvelopeChoice.AUTO
     index_convention: IndexConvention = IndexConvention.NEXT
-    #: So long a request may be open, in seconds of arrival.
+    #: How long a request may be open, in seconds of arrival.
     answer_timeout_s: int | float = 3600
     #: Local addresses of stream services and of index services.
     stream_services: tuple[str, ...] = ("stream", "stream_kafka", "stream_service")
@@ -92,10 +92,10 @@ class OckamOptions(OptionTable):
         if both:
             raise OptionError(key="index_services", reason=f"{both[0]!r} is one of stream_services as well")
 
-    def told(self) -> Mapping[str, Any]:
+    def written(self) -> Mapping[str, Any]:
         """The order of addresses means nothing."""
         services = {name: sorted(getattr(self, name)) for name in ("stream_services", "index_services")}
-        return {**OptionTable.told(self), **services}
+        return {**OptionTable.written(self), **services}
 
     @property
     def answer_timeout_ns(self) -> int:

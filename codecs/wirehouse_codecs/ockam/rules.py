@@ -3,7 +3,7 @@
 A message breaks at most one rule of its own, the first in this order. `WAIT_RULES` are about what never came, and are
 found when the connection closes or the wait is over; `SET_RULES` compare connections. Both are found besides;
 `ALSO_OF_A_MESSAGE` are those of them that a message breaks too. Judging goes on after each of them; after
-`frame` nothing more of its direction can be told.
+`frame` nothing more of its direction can be read.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ SET_RULES: Final = frozenset(
         "saved_index_lowered",
     }
 )
-#: Those that a connection breaks by itself too.
+#: Rules that a connection breaks by itself too.
 ALSO_OF_A_MESSAGE: Final = frozenset(
     {"address_not_from_init", "address_changed", "index_decreases", "create_other_name", "saved_index_lowered"}
 )

@@ -19,7 +19,8 @@ class Incident:
     what: str
     #: Options of the simulator whose defaults it replaces.
     settings: Mapping[str, Any]
-    #: Of a configuration with this incident: who is affected, by the names of the tables' columns, and `since_ns`;
+    #: The truth about a configuration with this incident: who is affected, by the names of the tables' columns, and
+    #: `since_ns`; nothing if it does not begin.
     #: nothing if it does not begin.
     truth: Callable[[Any], Mapping[str, Any]]
 

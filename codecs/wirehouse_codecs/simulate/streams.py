@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from wirehouse_codecs.captures.pcap import Packet, to_batch
 from wirehouse_codecs.logs import tcp_inspection
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
 from wirehouse_codecs.logs.inspection import LANDED_PACKETS
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import Log, Start, schema
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -70,7 +70,7 @@ def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], No
     return count
 
 
-class _Files(BareDialogue):
+class _Files(NullDialogue):
     """The files of one connection, as a `Dialogue` that adds no rows."""
 
     def __init__(self, folder: Path, number: int) -> None:

@@ -63,7 +63,7 @@ def _own_servers(folder: Path) -> None:
 
 def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: int, seed: int) -> int:
     """Make the fault at its moments and print its line. Returns how many times tables differed."""
-    begun, equal, told = time.monotonic(), 0, list[str]()
+    begun, equal, results = time.monotonic(), 0, list[str]()
     if fault.servers:
         server.up(fault.servers, quiet)
     try:
@@ -78,8 +78,8 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
             scene = made(folder / fault.name / str(number), mine, fault.environment())
             line, same = _once(fault, scene, whole, random.Random(f"{seed} {fault.name} {number}"), measured)
             equal += same
-            told.append(f"  {'equal' if same else 'NOT EQUAL'}: {line}")
-            click.echo(told[-1], err=True)
+            results.append(f"  {'equal' if same else 'NOT EQUAL'}: {line}")
+            click.echo(results[-1], err=True)
             if same:
                 shutil.rmtree(scene.folder)
     except MissingError as error:

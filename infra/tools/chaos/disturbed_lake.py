@@ -39,7 +39,7 @@ LAND, RUN = ("land",), ("run",)
 class NextRunError(WirehouseError):
     """The run after a disturbance failed."""
 
-    template = "`wirehouse {command}` failed after the disturbance: {said}"
+    template = "`wirehouse {command}` failed after the disturbance: {line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def lake(self) -> Lake:
-        """As its configuration and environment say."""
+        """The lake of its configuration and environment."""
         root = self.environment.get(config.ROOT_VARIABLE)
         lake = config.load(self.file)
         return replace(lake, root=root) if root else lake
@@ -65,7 +65,7 @@ class Scene:
         return [sys.executable, "-c", _PROGRAM, "--config", str(self.file), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `wirehouse ARGUMENTS`, the leader of a group of its own; what it says is kept in a file."""
+        """Start `wirehouse ARGUMENTS`, the leader of a group of its own; what it prints is kept in a file."""
         with (self.folder / "output.log").open("ab") as output:
             return subprocess.Popen(
                 self.command(*arguments),
@@ -81,17 +81,17 @@ class Scene:
         begun = time.monotonic()
         for command in commands:
             if self.start(*command).wait(PATIENCE_SECONDS):
-                raise NextRunError(command=" ".join(command), said=self.last_line())
+                raise NextRunError(command=" ".join(command), line=self.last_line())
         return time.monotonic() - begun
 
     def last_line(self) -> str:
         """The last output of its commands."""
         lines = (self.folder / "output.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "nothing was said"
+        return lines[-1][:300] if lines else "nothing was printed"
 
 
 def captured(folder: Path, protocols: Iterable[str], days: int = 2) -> list[Source]:
-    """Small captures of `protocols` on so many days, a source each, below `folder`."""
+    """Small captures of `protocols` on `days` days, a source each, below `folder`."""
     sources = []
     for name in protocols:
         module = import_module(f"infra.tools.bench.{name}")

@@ -154,8 +154,8 @@ def moody_store(scene: Scene, draw: random.Random, measured: Measured) -> str:
     moods = Moods(draw.randrange(1 << 30))
     with faulty(scene.environment["AWS_ENDPOINT_URL"], moods) as address:
         ended = _ended(Scene(scene.folder, {**scene.environment, "AWS_ENDPOINT_URL": address}))
-    told = f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow, {moods.broken} broken off"
-    return f"{told}, {moods.unheard} commits done and told to have failed; {ended}"
+    counts = f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow, {moods.broken} broken off"
+    return f"{counts}, {moods.unheard} commits done and reported as failed; {ended}"
 
 
 def full_disk(
@@ -183,7 +183,7 @@ def full_disk(
     if ended == 99:
         raise MissingError(what="this machine lets nobody mount a file system of his own (user name spaces)")
     if ended:
-        raise NextRunError(command="land` and `run", said=scene.last_line())
+        raise NextRunError(command="land` and `run", line=scene.last_line())
     root.rmdir()
     Path(f"{root}.kept").rename(root)
     return f"a disk of {size:,} KiB"
@@ -257,7 +257,7 @@ def _called(pid: int, word: str) -> bool:
 
 
 def quiet(line: str) -> None:
-    """Servers that come and go are not told of here."""
+    """Servers that come and go are not reported here."""
 
 
 def _faketime() -> Path:
@@ -290,7 +290,7 @@ def _with_broker() -> Mapping[str, str]:
 
 
 def in_topics(sources: list[Source]) -> list[Source]:
-    """Those of messages, as records of topics of their own."""
+    """The sources of messages, as records of topics of their own."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 

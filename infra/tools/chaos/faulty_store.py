@@ -1,7 +1,8 @@
-"""An object store with moods: a proxy before a real one that answers one call in so many with 503, slowly or in part,
-or does it and says that it failed.
+"""An object store that fails at given rates: a proxy before a real one. It answers some calls with 503, slowly or in
+part, or executes them and reports that they failed.
 
-What is signed of a request is the name of the host that it was sent to, which is passed on: the store sees no proxy.
+The signature of a request covers the name of the host that it was sent to. The proxy passes that name on, so the store
+sees no proxy.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Moods:
     """The failure rates of the store. The seed determines which calls fail, and how."""
 
     seed: int
-    #: One call in so many is refused, one is slow, of one that gives data the answer breaks off, and of one that
-    #: commits it is that it failed.
+    #: Among this many calls, one is refused and one is slow. If one gives data, its answer breaks off; if one commits,
+    #: its answer is that it failed.
     one_in: int = 10
     slow_seconds: float = 1.0
     calls: int = 0
@@ -126,7 +127,7 @@ class _Passing(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815
 
     def _body(self) -> bytes:
-        # Whoever expects to be told to go on was told so by the library.
+        # A client that expects "100 Continue" got it from the library.
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return b"".join(self._chunks())
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -1,4 +1,4 @@
 """The command `wirehouse`.
 
-It may import every other room.
+It may import every other sub-package.
 """

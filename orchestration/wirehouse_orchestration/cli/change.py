@@ -83,9 +83,9 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
                     failed.append(error)
     finally:
         if landed:
-            from wirehouse_orchestration.dagster.defs.landing import tell
+            from wirehouse_orchestration.dagster.defs.landing import report_landed
 
-            tell(lake, landed)
+            report_landed(lake, landed)
     if as_json:
         print_json(map(_landed_fields, landed))
     else:
@@ -126,7 +126,7 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
             click.echo(f"  {manifest.status}: {place}: {render.terminal(manifest.reason)}")
         if manifest.unreadable_records:
             unreadable = counted(manifest.unreadable_records, "record")
-            kept = "the bytes are kept; `wirehouse inspect` says why"
+            kept = "the bytes are kept; `wirehouse inspect` shows why"
             click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, {kept}")
         if manifest.cut_packets:
             cut = f"{manifest.cut_packets:,} of {counted(manifest.records, 'packet')}"
@@ -286,7 +286,7 @@ def _report_silent(known: Planner, first: str, last: str) -> None:
 
 
 def _connected(lake: Lake, sources: set[str], condition: str = "true") -> set[str]:
-    """Those of `sources` with connections that meet the condition."""
+    """The sources with connections that meet the condition."""
     from wirehouse_pipelines.query import sql
 
     if not sources:
@@ -332,7 +332,7 @@ def forget(context: Context, what: str, yes: bool, as_json: bool) -> None:
 
     CAPTURE is an id of bronze.captures, 64 hex digits. SOURCE is one that is no longer configured.
     """
-    from wirehouse_orchestration.dagster.runs import check_alone, erase_told
+    from wirehouse_orchestration.dagster.runs import check_alone, erase_mentions
     from wirehouse_pipelines.jobs import forgetting
     from wirehouse_pipelines.jobs import runner as jobs
 
@@ -356,7 +356,7 @@ def forget(context: Context, what: str, yes: bool, as_json: bool) -> None:
     check_alone(lake)
     with jobs.writing(lake, say=partial(click.echo, err=True)) as held:
         purged = forgetting.purge(lake, held)
-        erased_entries = erase_told(lake, what)
+        erased_entries = erase_mentions(lake, what)
         proof = forgetting.proof(lake, what)
     if as_json:
         landed = [_landed_fields(manifest) for manifest in erased]

@@ -73,7 +73,7 @@ def export() -> None:
 @json_option
 @pass_context
 def doctor(context: Context, as_json: bool) -> None:
-    """Say what is missing on this machine and how to mend it."""
+    """Report what is missing on this machine and how to mend it."""
     from wirehouse_orchestration.cli.doctor import examine
 
     if not examine(context.file, as_json=as_json):

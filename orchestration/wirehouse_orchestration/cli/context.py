@@ -16,7 +16,7 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
 #: Exit code 1 without another reason.
-OWN_FAULT: Final = "a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
+OWN_FAULT: Final = "a job or a check of our own tables failed: the lines above, or `wirehouse ui`, show which"
 
 protocol_option = click.option("--protocol", type=click.Choice(list(PROTOCOLS)), help="Only this protocol.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -1,4 +1,4 @@
-"""`wirehouse doctor`: checks what this machine needs to run Wirehouse, and says how to fix what is missing.
+"""`wirehouse doctor`: checks what this machine needs to run Wirehouse, and prints how to fix what is missing.
 
 It changes nothing, except that it writes an object to the lake's bucket and deletes it, to test the permissions.
 """
@@ -31,7 +31,7 @@ from wirehouse_pipelines.storage.storage import Storage, StorageError, is_local,
 OLDEST_PYTHON = (3, 11)
 #: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
 LEAST_FREE_BYTES = 2 << 30
-#: Of the JVM and of Python's workers beside it.
+#: Memory of the JVM and of Python's workers beside it.
 LEAST_MEMORY_BYTES = 4 << 30
 #: The default ports of commands.
 PORTS = {
@@ -46,12 +46,12 @@ _PROBE = "doctor"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was checked, its state, and how to fix it if necessary."""
+    """A check, its state, and how to fix it if necessary."""
 
     what: str
     state: str
     mend: str | None = None
-    #: Wirehouse works without it.
+    #: Whether Wirehouse works without it.
     optional: bool = False
 
 
@@ -175,7 +175,7 @@ def _writable(lake: Lake) -> Finding:
         else:
             _use(open_storage(lake.root))
     except StorageError as error:
-        return Finding("lake", str(error), "mend what it says, or choose another [lakehouse] root")
+        return Finding("lake", str(error), "fix what the message names, or choose another [lakehouse] root")
     except OSError as error:
         return Finding(
             "lake", f"{folder} can't be written: {error.strerror}", "choose another [lakehouse] root, or its owner"

@@ -54,7 +54,7 @@ def _command(protocol: str) -> click.Command:
                 type=click.Path(path_type=Path),
                 help=f"What to write: {suffixes}.",
             ),
-            click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
+            click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after this many {records}."),
             *options,
         ],
         help=f"Write a simulated {title} stream. The same options give the same file.\n\n\b\nIncidents:\n"
@@ -109,7 +109,7 @@ def _callback(simulator: Any) -> Callable[..., None]:
 
 
 def _truth(simulator: Any, config: Any) -> str:
-    """What an incident is, for who compares what the tables say. Raises BadParameter if it does not begin."""
+    """The truth about an incident, to compare with the tables. Raises BadParameter if it does not begin."""
     truth = dict(simulator.INCIDENTS[config.incident].truth(config))
     if not truth:
         reason = f"{config.incident} does not begin: the stream is too short, or nobody is there whom it affects"

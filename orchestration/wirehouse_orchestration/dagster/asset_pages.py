@@ -34,20 +34,23 @@ def metadata(lake: Lake, table: Table) -> dict[str, Any]:
     """The metadata of a table or view: columns, key, docs, the SQL of a view, and commands to explore it."""
     columns = [dg.TableColumn(column.name, column.type, column.comment) for column in table.columns]
     page = f"data-dictionary.{'html' if lake.docs else 'md'}#{table.name.replace('.', '')}"
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dagster/column_schema": dg.TableSchema(columns),
         "dagster/table_name": table.name,
         "docs": dg.MetadataValue.url(f"{lake.docs}/{page}") if lake.docs else dg.MetadataValue.path(f"docs/{page}"),
         "rows": f'{config.command()} sql "SELECT * FROM {table.name} LIMIT 20"',
     }
     if table.key:
-        told["key"] = ", ".join(table.key)
+        fields["key"] = ", ".join(table.key)
     if _leads_to_bytes(table):
         key = ",".join(f"{name}=…" for name in row_key(table))
-        told["bytes"] = f"{config.command()} trace {table.name} {key}"
+        fields["bytes"] = f"{config.command()} trace {table.name} {key}"
     if table.view is None:
-        return told | {"dagster/uri": lake.table_path(table.name)}
-    return told | {"sql": dg.MetadataValue.md(f"```sql\n{table.view}\n```"), "dagster/column_lineage": _lineage(table)}
+        return fields | {"dagster/uri": lake.table_path(table.name)}
+    return fields | {
+        "sql": dg.MetadataValue.md(f"```sql\n{table.view}\n```"),
+        "dagster/column_lineage": _lineage(table),
+    }
 
 
 def _lineage(view: Table) -> dg.TableColumnLineage:

@@ -121,7 +121,7 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
     """A view: an asset that is never materialised."""
     return dg.AssetSpec(
         asset_key(view.name),
-        deps=[asset_key(name) for name in sorted(view.reads)],
+        deps=[asset_key(name) for name in sorted(set(_read(view)))],
         description=f"{view.comment} A view.",
         metadata=asset_pages.metadata(lake, view),
         group_name=group(view),
@@ -129,9 +129,17 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
     )
 
 
+def _read(view: Table) -> Iterator[str]:
+    """What a view reads; in place of an internal view, which is no asset, what that reads."""
+    for name in view.reads:
+        read = all_tables()[name]
+        yield from _read(read) if read.internal and read.view else (name,)
+
+
 def views(lake: Lake, protocol: str | None) -> list[dg.AssetSpec]:
-    """All views of a protocol; for None those over all protocols."""
-    return [view_spec(lake, table) for table in all_tables().values() if table.view and table.protocol == protocol]
+    """All shown views of a protocol; for None those over all protocols."""
+    shown = (table for table in all_tables().values() if table.view and not table.internal)
+    return [view_spec(lake, table) for table in shown if table.protocol == protocol]
 
 
 def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
@@ -196,7 +204,7 @@ def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, fo
     wanted = session.known.stale().get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return runner.JobReport(job.name, (), {})
-    with failing_as_told():
+    with translated_errors():
         spark = session.spark(_landed_records(session.known.landed(), first, last))
         return runner.run_job(
             spark, lake, job.name, first, last, force=force, progress=session.say, known=session.known
@@ -209,7 +217,7 @@ def _landed_records(captures: Sequence[Manifest], first: str, last: str) -> int:
 
 
 @contextmanager
-def failing_as_told() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translate errors in a step for Dagster: retry where that helps, else fail with the message of our errors."""
     try:
         yield
@@ -224,7 +232,7 @@ def failing_as_told() -> Iterator[None]:
 
 
 def retry_helps(error: Exception) -> bool:
-    """Whether a retry may help: after a conflict with another writer's commit, or if our error says so."""
+    """Whether a retry may help: after a conflict with another writer's commit, or if our error has `retry_helps`."""
     if isinstance(error, WirehouseError):
         return error.retry_helps
     return _CONFLICT in f"{type(error).__name__} {error}"

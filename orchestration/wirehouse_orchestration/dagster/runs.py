@@ -113,7 +113,7 @@ def check_alone(lake: Lake) -> None:
             raise OthersRunError(run_id=run.run_id)
 
 
-def erase_told(lake: Lake, text: str) -> int:
+def erase_mentions(lake: Lake, text: str) -> int:
     """Remove everything that contains `text` from Dagster's history. Returns the number of rows changed."""
     with instances.shared_instance(lake) as instance:
         return instances.erase(instance, text)
@@ -145,9 +145,9 @@ def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> Kept:
 
 def _freed(result: ExecuteInProcessResult) -> Iterator[dict[str, Any]]:
     for event in result.filter_events(lambda event: event.is_step_materialization):
-        told = event.materialization.metadata.get(FREED)
-        if event.asset_key and isinstance(told, dg.TableMetadataValue):
-            yield from ({"part": event.asset_key.path[-1], **record.data} for record in told.records)
+        freed = event.materialization.metadata.get(FREED)
+        if event.asset_key and isinstance(freed, dg.TableMetadataValue):
+            yield from ({"part": event.asset_key.path[-1], **record.data} for record in freed.records)
 
 
 def _quiet(verbose: bool) -> dict[str, Any]:

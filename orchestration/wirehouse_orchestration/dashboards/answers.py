@@ -35,7 +35,7 @@ STEPS: Final = tuple(
 _AGO: Final = re.compile(r"-([0-9]{1,6})([smhd])")
 _UNITS: Final = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _MOMENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(\.[0-9]{1,6})?)?)?)?")
-#: Nanoseconds of what a time of so many characters names.
+#: Length in nanoseconds of what a time names, by its number of characters.
 _WIDTHS: Final = {10: _UNITS["d"], 13: _UNITS["h"], 16: _UNITS["m"], 19: _UNITS["s"]}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
@@ -58,7 +58,7 @@ class Bounds:
     end_ns: int | None
     first: str | None
     last: str | None
-    #: It is made of whole windows.
+    #: Whether it is made of whole windows.
     whole: bool
 
 
@@ -96,7 +96,7 @@ class Span:
         return Bounds(begin, end, first, last, whole)
 
     def check_data(self, lake: Lake) -> None:
-        """Raise an error if it has no window; it names those that there are. If that can't be asked charts say so."""
+        """Raise an error if it has no window; it names those that there are. If that can't be read, charts show why."""
         self.check(lake)
         there = "SELECT MIN(window_start) AS first, MAX(window_start) AS last, COUNT(*) AS windows FROM bronze.windows"
         found = _asked(lake, lambda: f"{there} WHERE {self.condition(lake)}", 1)
@@ -173,7 +173,7 @@ class Answer:
 
     names: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
-    #: There are more than the first so many, or may be; None: these are all.
+    #: The number of first rows that are here, if there are more or may be; None: these are all.
     cut: int | None = None
     error: str | None = None
     #: The statement as it was run.

@@ -130,7 +130,7 @@ class Chart(_Strict):
     question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
     type: Literal["bar", "line", "steps", "points", "heat", "numbers", "table"]
     sql: Query
-    #: What to say when there is nothing to show.
+    #: The text that is shown if there are no rows.
     empty: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\.$")]
     rows: Rows
     #: It is only asked when somebody opens it.

@@ -49,7 +49,7 @@ _MARKS: Final[Mapping[str, Spec]] = {
     "points": {"type": "point", "filled": True, "size": 36, "opacity": 0.75},
     "heat": {"type": "rect"},
 }
-#: Values whose colour says what they mean.
+#: Values whose colour shows what they mean.
 _MEANINGS: Final = {
     "violation": "#d64550",
     "warning": "#c77f12",
@@ -76,7 +76,7 @@ _CLOCK: Final = {
     "seconds": "%H:%M:%S",
     "milliseconds": "%H:%M:%S.%L",
 }
-#: From none to most, so that most stands out from the background.
+#: Colours from none to most, so that most stands out from the background.
 _RAMPS: Final = {"light": ("#dce7fb", "#1d4796"), "dark": ("#26344f", "#a9c4ff")}
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 
@@ -89,7 +89,7 @@ def spec(chart: Chart, rows: Rows) -> Spec:
     encoding: Spec = {
         "x": _position(chart, chart.x, rows, measured=lies and chart.type == "bar", beside=lies),
         "y": _position(chart, chart.y, rows, measured=not lies, above=lies),
-        "tooltip": [_told(value) for value in chart.shown],
+        "tooltip": [_tooltip(value) for value in chart.shown],
     }
     if chart.color:
         encoding["color"] = _coloured(chart, chart.color, rows)
@@ -129,7 +129,7 @@ def _position(
             "axis": axis | _format(value, whole=whole),
         }
     axis |= {"labelAngle": -35 if value is chart.x and value.field == "window_start" else 0}
-    # In the order of the rows, but for a grid.
+    # In the order of the rows, except in a grid.
     place: Spec = {"field": value.field, "type": "ordinal", "sort": "ascending" if chart.type == "heat" else None}
     if value.field == "window_start" and (domain := _windows([str(row[value.field]) for row in rows])):
         place["scale"] = {"domain": domain}
@@ -161,7 +161,7 @@ def _format(value: Value, *, whole: bool) -> Spec:
     return {"format": ",.12~g", "tickMinStep": 1 if whole else 0}
 
 
-def _told(value: Value) -> Spec:
+def _tooltip(value: Value) -> Spec:
     if value.kind == "time":
         return {
             "field": f"{value.field}_time",
@@ -180,14 +180,14 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
         scale: Spec = {"zero": True}
         return coloured | {"type": "quantitative", "legend": {"title": value.label}, "scale": scale}
     present = list(dict.fromkeys(row[value.field] for row in rows))
-    # As many columns as have room for the longest name; the browser, which knows its width, chooses its own.
+    # The number of columns for which the longest name has room; the browser, which knows its width, chooses its own.
     columns = max(1, LEGEND_WIDTH // (max((len(str(name)) for name in present), default=0) * LETTER + SYMBOL))
     room = {"labelLimit": LEGEND_WIDTH // columns - SYMBOL, "titleLimit": LEGEND_WIDTH}
     legend = {"title": value.label, "orient": "bottom", "columns": columns, **room}
     known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
     scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
     if len(present) > len(_PALETTE):
-        # No two have one colour, but for the rarest: these are all grey.
+        # No two have the same colour, except the rarest: these are all grey.
         most = [name for name, _ in Counter(row[value.field] for row in rows).most_common(len(_PALETTE) - 1)]
         scale = {"domain": most + [name for name in present if name not in most], "range": [*_PALETTE[:-1]]}
         scale["range"] += [_PALETTE[-1]] * (len(present) - len(most))

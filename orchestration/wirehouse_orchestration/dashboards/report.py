@@ -57,7 +57,7 @@ class Finding:
     sentence: str
     place: str
     behind: Evidence
-    #: What `wirehouse trace` says of the first row.
+    #: The output of `wirehouse trace` for the first row.
     bytes: str
 
 

@@ -210,7 +210,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _broken(request: Request, error: Exception) -> Response:
     """Handle an unexpected error, which `_guarded` doesn't catch. Its traceback is printed to the terminal."""
-    reason = f"{type(error).__name__}: {error} (the terminal of `wirehouse dashboard` says where)"
+    reason = f"{type(error).__name__}: {error} (the terminal of `wirehouse dashboard` shows where)"
     return HTMLResponse(pages.page("error.html", reason=reason), 500, _HEADERS)
 
 

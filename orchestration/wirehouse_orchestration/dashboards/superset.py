@@ -23,7 +23,7 @@ from wirehouse_orchestration.servers import ports
 #: Where the tables are served: `wirehouse sql-server`.
 URI_VARIABLE: Final = "WIREHOUSE_SQL_URI"
 URI: Final = f"hive://wirehouse@{ports.HOST}:{ports.SQL}/gold"
-#: The words of the boards' SQL as Spark takes them. A dataset has no range: buckets of time have a minute.
+#: Placeholders of the boards' SQL, in Spark's dialect. A dataset has no range of time, so buckets are a minute.
 WORDS: Final = {
     "span": "(1 = 1)",
     "until": "(1 = 1)",
@@ -58,10 +58,10 @@ _KINDS: Final = {
     "numbers": "table",
     "table": "table",
 }
-#: Of a dashboard's grid.
+#: Columns of a dashboard's grid, and the height of a chart in it.
 _COLUMNS: Final = 12
 _HEIGHT: Final = 50
-#: Of the dataset that a board's filters take their values from.
+#: The dataset that a board's filters take their values from.
 _SPANS: Final = "spans"
 _MOST_ROWS: Final = 5_000
 
@@ -213,14 +213,14 @@ def _parameters(chart: Chart) -> Config:
         "groupby": [chart.color.field] if chart.color else [],
         "orientation": "horizontal" if lies else "vertical",
         "stack": "Stack" if chart.type == "bar" else None,
-        # Of bars that lie it would stand on their names.
+        # In a chart of horizontal bars the title would cover their names.
         "x_axis_title": "" if lies else place.label,
         "y_axis_title": measured.label,
         "x_axis_title_margin": 30,
         "y_axis_title_margin": 60,
         "x_axis_time_format": _TIME,
         "tooltipTimeFormat": _TIME,
-        # Of a line with one place nothing else is seen.
+        # A line with a single point shows nothing but its marker.
         "markerEnabled": not lies and chart.type != "bar",
         "y_axis_format": ".3~s" if (measured.unit or "").startswith("bytes") else ",.6~g",
         "x_axis_sort_asc": True,

@@ -1,4 +1,8 @@
-"""Cardinal Streams in the demo: the reference's streams, a larger simulated one, and some with a fault."""
+"""The demo's inputs of Cardinal Streams, and what its summary shows of their tables.
+
+Inputs are streams of the reference producer (tests/vectors), a larger simulated stream, and simulated streams with one
+fault each. `inputs` writes them as captures and returns a source for each; `PARTS` are the queries of the summary.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ _KIND = "messages"
 
 
 def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
-    """Write the captures below `inbox`, a folder a source."""
+    """Write the captures below `inbox`, a folder for each source."""
     for expected in sorted(VECTORS.rglob("expected.json")):
         folder = inbox / f"reference_{expected.parent.name}"
         say(folder.name)

@@ -33,8 +33,8 @@ def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
         say(folder.name)
         folder.mkdir(parents=True)
         shutil.copy(path, folder)
-        said = json.loads(path.with_suffix(".expected.json").read_text())
-        ports = tuple(sorted({call["server_port"] for call in said["rpcs"]}))
+        expected = json.loads(path.with_suffix(".expected.json").read_text())
+        ports = tuple(sorted({call["server_port"] for call in expected["rpcs"]}))
         yield Source(folder.name, "hiero", _KIND, str(folder), ports=ports)
     folder = inbox / "hiero_blocks"
     say(folder.name)

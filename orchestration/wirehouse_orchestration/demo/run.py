@@ -20,7 +20,7 @@ from rich.text import Text
 
 from wirehouse_codecs.core.errors import UsageError
 from wirehouse_orchestration import config
-from wirehouse_orchestration.dagster.defs.landing import tell
+from wirehouse_orchestration.dagster.defs.landing import report_landed
 from wirehouse_orchestration.dagster.runs import materialize
 from wirehouse_orchestration.terminal import output
 from wirehouse_orchestration.terminal.render import cell, terminal
@@ -54,7 +54,7 @@ class Part:
     statement: str
     #: Heading of a column and how a row is shown in it.
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
-    #: What to say if nothing was found.
+    #: The text that is printed if there are no rows.
     nothing: str
     #: Rows shown at most.
     most: int = ROWS
@@ -145,7 +145,7 @@ def _toml(value: Any) -> str:
 def land_all(lake: Lake, say: Callable[[str], None]) -> int:
     """Land all sources and report them to Dagster. Returns the number of landed records."""
     new = [manifest for source in lake.sources for manifest in landing.land(lake, source, progress=say)]
-    tell(lake, new)
+    report_landed(lake, new)
     return sum(manifest.records for manifest in new)
 
 
@@ -200,7 +200,7 @@ def _part(lake: Lake, part: Part) -> Iterator[Padding]:
 
 
 def column(name: str, digits: int | None = None) -> Callable[[Mapping[str, Any]], str]:
-    """Shows the row's value of `name`; of binary so many hex digits."""
+    """A function that shows a row's value of `name`; of binary values the first `digits` hex digits."""
 
     def shown(row: Mapping[str, Any]) -> str:
         value = row[name]

@@ -1,4 +1,9 @@
-"""The bytes of a connection that a row is about, and their packets as a pcap file."""
+"""Finds the bytes that a row is about in the packets of its connection, and writes these packets as a pcap file.
+
+A `ByteRange` takes the landed packets of a connection (`landed_packets`) in order, and collects the bytes between
+`byte_start` and `byte_end` of one direction and the packets that carried them. `write` makes a pcap file of packets.
+Both are used by `wirehouse trace`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from wirehouse_codecs.core.errors import UsageError
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
 from wirehouse_orchestration.evidence.landed_packets import Carried, LandedPacket
 
-#: Packets that are listed.
+#: Maximum number of packets that are listed.
 MOST_LISTED: Final = 20
 #: Times of pcap are 32 bits of seconds.
 _PCAP_END_NS: Final = 2**32 * 10**9
@@ -32,12 +37,12 @@ class Span(NamedTuple):
     packet: LandedPacket
     byte_start: int
     byte_end: int
-    #: All of them had been read before.
+    #: Whether all of them had been read before.
     again: bool
 
 
 @dataclass(slots=True)
-class Said:
+class ByteRange:
     """A range of bytes in one direction of a connection. Iterating over `spans` fills the other attributes."""
 
     direction: str
@@ -59,15 +64,19 @@ class Said:
             pass
 
     def spans(
-        self, carried: Iterable[Carried], told_by: tuple[bytes | None, int | None], told_at_ns: int
+        self, carried: Iterable[Carried], reported_by: tuple[bytes | None, int | None], reported_at_ns: int
     ) -> Iterator[Span]:
         """The packets that carry some of the bytes, up to the record that caused the row.
 
         `told_by` are the capture and number of that record, or None if only the time `told_at_ns` caused the row.
         """
-        reached, told = 0, False
+        reached, caused = 0, False
         for packet, start, pieces, next_bytes in carried:
-            told = told or packet.name == told_by or (told_by[0] is None and packet.place.arrived_at_ns > told_at_ns)
+            caused = (
+                caused
+                or packet.name == reported_by
+                or (reported_by[0] is None and packet.place.arrived_at_ns > reported_at_ns)
+            )
             for piece in pieces:
                 if piece.direction == self.direction:
                     self._take(piece.byte_start, piece.data)
@@ -76,7 +85,7 @@ class Said:
             if span is not None:
                 yield span
             reached = next_bytes[self.direction]
-            if told and reached >= self.byte_end:
+            if caused and reached >= self.byte_end:
                 return
 
     def _span(self, packet: LandedPacket, start: int, reached: int) -> Span | None:

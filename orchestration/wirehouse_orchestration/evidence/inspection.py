@@ -1,7 +1,11 @@
-"""`wirehouse inspect`: decodes one capture without a lake, a configuration or Spark.
+"""`wirehouse inspect`: decodes one capture file without a lake, a configuration or Spark, and prints its rows.
 
-It uses the codecs of the pipeline in this process, with the protocol's default options unless others are given. Rows
-have the columns of the silver and gold tables, except those that only exist in a lake.
+1. `_capture` finds the kind of the file: the first of FORMATS whose reader accepts its content.
+2. `_recognised` finds the protocol, if none is named and several have such files: from the first bytes of connections.
+3. The protocol's codec decodes the records in this process, with its default options unless others are given.
+4. `_print` writes a table of the first rows and totals; with `as_json`, each row is a line of JSON.
+
+Rows have the columns of the silver and gold tables, except those that only exist in a lake.
 """
 
 from __future__ import annotations
@@ -71,8 +75,8 @@ FORMATS: Final = {
     "messages": Format(LANDED_MESSAGES, {"record": "record_number"} | {n: n for n in ("topic", "partition", "offset")}),
 }
 #: Letters of a row, and items of a list, that the terminal shows.
-_SAYS, _ITEMS = 300, 3
-#: Bytes that begin with so many zeros are a number.
+_LETTERS, _ITEMS = 300, 3
+#: Number of zeros at the begin of bytes that are shown as a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
 #: Columns that a row's place, label or finding shows, or that only a program needs. Which of them are a message's own
@@ -83,7 +87,7 @@ _APART: Final = frozenset(
 )
 #: Columns of a connection that are shown as its endpoints, and aren't repeated.
 _ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
-_TOLD_BY_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
+_SHOWN_AS_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
 
 
 class UnreadableCaptureError(UsageError):
@@ -95,13 +99,13 @@ class UnreadableCaptureError(UsageError):
 class ProtocolNeededError(UsageError):
     """The protocol can't be recognised from the file, or doesn't use such files."""
 
-    template = "say which protocol with --protocol: {known}"
+    template = "name the protocol with --protocol: {known}"
 
 
 class ProtocolUnclearError(UsageError):
     """The first bytes of the capture's connections match no protocol, or several."""
 
-    template = "{path}: {reason}: say which protocol with --protocol: {known}"
+    template = "{path}: {reason}: name the protocol with --protocol: {known}"
 
 
 class InspectOptionError(UsageError):
@@ -113,7 +117,7 @@ class InspectOptionError(UsageError):
 class PortNotNeededError(UsageError):
     """A port was named for a capture without ports."""
 
-    template = "{path} holds no packets: --port says which side of a TCP connection is the server"
+    template = "{path} holds no packets: --port is only for captures of TCP connections, to name the server's port"
 
 
 def inspect(
@@ -145,7 +149,7 @@ def inspect(
 
 
 class _Counts:
-    """What is counted of a capture while it is read."""
+    """Counts of a capture, for the notes that are printed after its rows."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -171,12 +175,12 @@ class _Counts:
         if self.cut:
             yield (
                 f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
-                f"{self._longest:,} bytes at most: what lacks of them was sent, and never captured"
+                f"{self._longest:,} bytes at most: the rest was sent but not captured"
             )
         if self.assumed:
             yield (
                 f"nothing shows which side of {counted(self.assumed, 'connection')} is the server, so no rule is "
-                "judged there: say it with --port"
+                "judged there: name its port with --port"
             )
 
 
@@ -243,16 +247,16 @@ def _inspection(
 
 def _options(protocol: str, listed: Sequence[str]) -> OptionTable:
     """The protocol's options from texts NAME=VALUE, read as those of a source. Raises InspectOptionError."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in listed:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InspectOptionError(option=text, reason="must be NAME=VALUE")
-        if name in told:
-            raise InspectOptionError(option=name, reason="stands there twice")
-        told[name] = _value(value)
+        if name in values:
+            raise InspectOptionError(option=name, reason="is given twice")
+        values[name] = _value(value)
     try:
-        return PROTOCOLS[protocol].options.from_mapping(told)
+        return PROTOCOLS[protocol].options.from_mapping(values)
     except OptionError as error:
         raise InspectOptionError(option=error.fields["key"], reason=error.fields["reason"]) from None
 
@@ -293,8 +297,8 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     for _ in landed:
         pass
     notes = [*counts.lines(kind), *(finding.message for finding in (clock.reversed,) if finding)]
-    told = " and ".join(f"like {name} ({why})" for name, why in found.items())
-    reason = f"its connections begin {told}" if told else "no connection begins as one of a known protocol"
+    likely = " and ".join(f"like {name} ({why})" for name, why in found.items())
+    reason = f"its connections begin {likely}" if likely else "no connection begins as one of a known protocol"
     reason = "; ".join([reason, *notes])
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
@@ -365,9 +369,9 @@ class _Shown:
         self.messages: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
         self.rules: Counter[tuple[str, str]] = Counter()
-        #: Those that messages hold, by their verdict.
+        #: Number of entries in messages, by their verdict.
         self.entries: Counter[str] = Counter()
-        #: Of the servers.
+        #: The servers' ports.
         self.ports: set[int] = set()
         #: Connections in the table, by the order in which they come.
         self._connections: dict[bytes, int] = {}
@@ -448,13 +452,13 @@ def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Tex
     words = [": ".join(filter(None, (row["rule"], row.get("message") or row.get("reason"))))] if "rule" in row else []
     if kind == CONNECTION:
         words = ["{}:{} → {}:{}".format(*(row[name] for name in _ENDS))]
-        row = {name: value for name, value in row.items() if value != 0 and name not in _TOLD_BY_ENDS}
+        row = {name: value for name, value in row.items() if value != 0 and name not in _SHOWN_AS_ENDS}
     if kind != VIOLATION:
         apart |= {"reason"} if "rule" in row else set()
-        told = {name: value for name, value in row.items() if name not in apart and value is not None}
-        words += [f"{name}={_short(value)}" for name, value in told.items()]
-    says = render.terminal(" ".join(words))
-    return Text(render.terminal(str(label)), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
+        fields = {name: value for name, value in row.items() if name not in apart and value is not None}
+        words += [f"{name}={_short(value)}" for name, value in fields.items()]
+    text = render.terminal(" ".join(words))
+    return Text(render.terminal(str(label)), style), Text(text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…")
 
 
 def _short(value: Any) -> str:
@@ -467,8 +471,8 @@ def _short(value: Any) -> str:
         case bytes():
             return render.cell(value, SHORT_HEX) or "(empty)"
         case dict():
-            told = {name: item for name, item in value.items() if item is not None}
-            return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in told.items()) + "}"
+            fields = {name: item for name, item in value.items() if item is not None}
+            return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in fields.items()) + "}"
         case list():
             more = [f"{len(value) - _ITEMS} more"] if len(value) > _ITEMS else []
             return "[" + ", ".join([*map(_short, value[:_ITEMS]), *more]) + "]"

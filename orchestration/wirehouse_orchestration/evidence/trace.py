@@ -20,7 +20,7 @@ import fastavro
 from wirehouse_codecs.core.errors import UsageError
 from wirehouse_codecs.tcp.endpoints import Direction, other
 from wirehouse_orchestration.evidence import excerpts, landed_packets
-from wirehouse_orchestration.evidence.excerpts import NoExcerptError, Said
+from wirehouse_orchestration.evidence.excerpts import ByteRange, NoExcerptError
 from wirehouse_orchestration.evidence.landed_packets import TracedConnection
 from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import PACKET_KINDS, Lake
@@ -32,7 +32,7 @@ from wirehouse_pipelines.tables import Table, all_tables
 
 #: Maximum number of rows shown for one key.
 MOST_ROWS: Final = 10
-#: Of a key or value so many bytes are shown.
+#: Maximum number of bytes of a key or value that are shown.
 SHOWN_BYTES: Final = 16 << 10
 #: The columns that locate a row, if its table has no key.
 _PLACE: Final = (
@@ -40,7 +40,7 @@ _PLACE: Final = (
 )
 #: Fields of a landed record that are shown beside its bytes.
 _TIMES: Final = ("ts_ns", "arrived_at_ns")
-_TOLD: Final = (
+_SHOWN_FIELDS: Final = (
     *("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage"),
     *_TIMES,
 )
@@ -80,7 +80,7 @@ class Found:
     @property
     def place(self) -> dict[str, Any]:
         """The fields of the record, without its bytes."""
-        return {name: self.record[name] for name in _TOLD if self.record.get(name) is not None}
+        return {name: self.record[name] for name in _SHOWN_FIELDS if self.record.get(name) is not None}
 
     @property
     def parts(self) -> dict[str, bytes | None]:
@@ -89,13 +89,13 @@ class Found:
         parts = {name: record[name] for name in ("key", "value", "data", "damaged") if name in record}
         return parts | {f"header {header['key']}": header["value"] for header in record.get("headers", ())}
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Its values in JSON's types."""
         capture = ("source", "path", "capture_id", "status", "records", "landed_at_ns")
         found = {"what": self.what} | {name: getattr(self.manifest, name) for name in capture}
         if self.number is None:
             return found
-        parts = {name: _bytes_told(data, len(data or b"")) for name, data in self.parts.items()}
+        parts = {name: _bytes_fields(data, len(data or b"")) for name, data in self.parts.items()}
         return found | {"record_number": self.number, "object": self.name} | self.place | {"parts": parts}
 
 
@@ -106,26 +106,38 @@ class Traced:
     row: Mapping[str, Any]
     found: Sequence[Found]
     #: The bytes of a connection that the row is about, and the paths of the captures of their packets.
-    said: Said | None = None
+    byte_range: ByteRange | None = None
     paths: Mapping[bytes, str] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Its values in JSON's types."""
-        return {"row": self.row, "records": [one.told() for one in self.found], "said": self.said and self._said()}
+        return {
+            "row": self.row,
+            "records": [one.fields() for one in self.found],
+            "said": self.byte_range and self._range_fields(),
+        }
 
-    def _said(self) -> dict[str, Any]:
-        said = self.said
-        assert said
-        place = {"direction": said.direction, "byte_start": said.byte_start, "byte_end": said.byte_end}
+    def _range_fields(self) -> dict[str, Any]:
+        byte_range = self.byte_range
+        assert byte_range
+        place = {
+            "direction": byte_range.direction,
+            "byte_start": byte_range.byte_start,
+            "byte_end": byte_range.byte_end,
+        }
         packets = [
             {"path": self.paths[packet.name[0]], "capture_id": packet.name[0], "record_number": packet.name[1]}
             | {"arrived_at_ns": packet.place.arrived_at_ns, "byte_start": begin, "byte_end": end, "again": again}
-            for packet, begin, end, again in said.listed
+            for packet, begin, end, again in byte_range.listed
         ]
-        return place | {"captured": _bytes_told(said.shown, said.there), "packets": said.packets, "first": packets}
+        return place | {
+            "captured": _bytes_fields(byte_range.shown, byte_range.there),
+            "packets": byte_range.packets,
+            "first": packets,
+        }
 
 
-def _bytes_told(data: bytes | bytearray | None, size: int) -> dict[str, Any] | None:
+def _bytes_fields(data: bytes | bytearray | None, size: int) -> dict[str, Any] | None:
     return None if data is None else {"size_bytes": size, "hex": data[:SHOWN_BYTES].hex()}
 
 
@@ -141,12 +153,17 @@ def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = Non
         raise UnknownTableError(name=table, advice="`wirehouse tables` lists them")
     rows = _rows(lake, all_tables()[table], key)
     if pcap is not None and len(rows) > 1:
-        reason = "more than one row has this key, and --pcap writes the packets of one: say more of it, as NAME=VALUE"
+        reason = "more than one row has this key, and --pcap writes the packets of one: add columns, as NAME=VALUE"
         raise NoExcerptError(reason=reason)
     for number, row in enumerate(rows[:MOST_ROWS], 1):
         if as_json:
-            told = {"table": table, "pcap": pcap, "more_rows": len(rows) > MOST_ROWS, **_traced(lake, row, pcap).told()}
-            out.write(render.json_line(told) + "\n")
+            fields = {
+                "table": table,
+                "pcap": pcap,
+                "more_rows": len(rows) > MOST_ROWS,
+                **_traced(lake, row, pcap).fields(),
+            }
+            out.write(render.json_line(fields) + "\n")
             continue
         _say(out, f"{table}, row {number} of {len(rows)}" if len(rows) <= MOST_ROWS else f"{table}, row {number}")
         _fields(out, row)
@@ -154,7 +171,7 @@ def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = Non
         if pcap is not None:
             _say(out, f"\nits packets are in {pcap}")
     if len(rows) > MOST_ROWS and not as_json:
-        _say(out, f"only the first {MOST_ROWS} rows are shown: say more of the key, as NAME=VALUE,NAME=VALUE")
+        _say(out, f"only the first {MOST_ROWS} rows are shown: give more columns of the key, as NAME=VALUE,NAME=VALUE")
 
 
 def _traced(lake: Lake, row: Mapping[str, Any], pcap: Path | None) -> Traced:
@@ -165,10 +182,10 @@ def _traced(lake: Lake, row: Mapping[str, Any], pcap: Path | None) -> Traced:
         if pcap is not None:
             excerpts.write(_packets(found, lake, connection), pcap)
         return Traced(row, found)
-    said = _said(lake, connection, row, pcap)
-    captures = {span.packet.name[0] for span in said.listed}
+    byte_range = _byte_range(lake, connection, row, pcap)
+    captures = {span.packet.name[0] for span in byte_range.listed}
     paths = {one: _manifest(lake, connection.source, one.hex()).path for one in captures}
-    return Traced(row, found, said, paths)
+    return Traced(row, found, byte_range, paths)
 
 
 def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
@@ -255,7 +272,7 @@ def _found(lake: Lake, source: str, what: str, capture_id: bytes, number: int | 
     if number is None:
         return Found(what, manifest)
     name, record = _record(lake, manifest, number)
-    # Of what is long the first piece is shown.
+    # Only the first piece of a long record is shown.
     long = record.get("part") and record["data"] is not None
     first = _record(lake, manifest, number - record["part"])[1] if long else None
     return Found(what, manifest, number, name, record, first)
@@ -331,16 +348,16 @@ def _sender(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]) ->
     return other(sender) if PROTOCOLS[source.protocol].options.from_mapping(source.options).turned else sender
 
 
-def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> Said:
+def _byte_range(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> ByteRange:
     """The bytes that a row is about, and the packets that carried them."""
-    said = Said(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
-    told_by = row["capture_id"], row["record_number"]
-    spans = said.spans(landed_packets.packets(lake, connection), told_by, row["arrived_at_ns"])
+    byte_range = ByteRange(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
+    reported_by = row["capture_id"], row["record_number"]
+    spans = byte_range.spans(landed_packets.packets(lake, connection), reported_by, row["arrived_at_ns"])
     if pcap is None:
-        said.read(spans)
+        byte_range.read(spans)
     else:
         excerpts.write((span.packet.record for span in spans), pcap)
-    return said
+    return byte_range
 
 
 def _packets(found: Sequence[Found], lake: Lake, connection: TracedConnection | None) -> Iterator[Mapping[str, Any]]:
@@ -356,9 +373,9 @@ def _packets(found: Sequence[Found], lake: Lake, connection: TracedConnection | 
 
 def _print(traced: Traced, out: TextIO) -> None:
     for one in traced.found:
-        _print_found(one, out, dump=traced.said is None)
-    if traced.said:
-        _print_said(traced.said, traced.paths, out)
+        _print_found(one, out, dump=traced.byte_range is None)
+    if traced.byte_range:
+        _print_byte_range(traced.byte_range, traced.paths, out)
 
 
 def _print_found(found: Found, out: TextIO, *, dump: bool) -> None:
@@ -390,20 +407,20 @@ def _print_parts(found: Found, out: TextIO) -> None:
             _say(out, f"  {part}: null")
 
 
-def _print_said(said: Said, paths: Mapping[bytes, str], out: TextIO) -> None:
-    size = said.byte_end - said.byte_start
-    lacks = f", {size - said.there:,} of them were not captured" if said.there < size else ""
-    _say(out, f"\nbytes {said.byte_start} to {said.byte_end} of what the {said.direction} sent, {size:,} bytes{lacks}")
-    _dump(out, bytes(said.shown), said.there)
-    if not said.packets:
+def _print_byte_range(part: ByteRange, paths: Mapping[bytes, str], out: TextIO) -> None:
+    size = part.byte_end - part.byte_start
+    lacks = f", {size - part.there:,} of them were not captured" if part.there < size else ""
+    _say(out, f"\nbytes {part.byte_start} to {part.byte_end} of what the {part.direction} sent, {size:,} bytes{lacks}")
+    _dump(out, bytes(part.shown), part.there)
+    if not part.packets:
         return
-    _say(out, f"  carried by {said.packets:,} packet{'' if said.packets == 1 else 's'}")
-    for packet, begin, end, again in said.listed:
+    _say(out, f"  carried by {part.packets:,} packet{'' if part.packets == 1 else 's'}")
+    for packet, begin, end, again in part.listed:
         capture_id, number = packet.name
         where = f"record {number} of capture {paths[capture_id]}, {_time(packet.place.arrived_at_ns)}"
         _say(out, f"    {where}: bytes {begin} to {end}{', again' if again else ''}")
-    if said.packets > len(said.listed):
-        _say(out, f"    … {said.packets - len(said.listed):,} packets more: --pcap writes all of them")
+    if part.packets > len(part.listed):
+        _say(out, f"    … {part.packets - len(part.listed):,} packets more: --pcap writes all of them")
 
 
 def _time(ns: int) -> str:

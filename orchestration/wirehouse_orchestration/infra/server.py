@@ -67,7 +67,7 @@ class Server:
     commands: Callable[[Path, Path, Settings], Sequence[Command]]
     #: Whether it answers.
     answers: Callable[[Settings], bool]
-    #: It is started only where it is named: another server does the same.
+    #: Whether it is started only where it is named: another server does the same.
     asked_for_alone: bool = False
 
 
@@ -196,7 +196,7 @@ class _Place:
             if ended or time.monotonic() > end:
                 how = f"ended with {ended.returncode}" if ended else "did not answer in time"
                 self.stop()
-                raise InfraError(name=self._server.name, reason=f"{how}; {self._log} says why")
+                raise InfraError(name=self._server.name, reason=f"{how}; see {self._log}")
             time.sleep(0.2)
         say(f"{self._server.name} runs: {self._server.title}")
 
@@ -227,7 +227,7 @@ class _Place:
             end = time.monotonic() + STOP_SECONDS
             while (pids := self.pids()) and time.monotonic() < end:
                 for pid in pids:
-                    # Of one that this process started.
+                    # A child of this process has to be waited for.
                     with suppress(ChildProcessError):
                         os.waitpid(pid, os.WNOHANG)
                 time.sleep(0.1)

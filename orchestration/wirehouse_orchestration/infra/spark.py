@@ -12,9 +12,9 @@ from wirehouse_orchestration.servers.ports import HOST, free_port, listens
 
 WORKERS: Final = 2
 _DEPLOY: Final = "org.apache.spark.deploy"
-#: Of the wheel; else workers look for the folder in which Spark was built.
+#: The Scala version of Spark's wheel; without it workers look for the folder in which Spark was built.
 _SCALA: Final = "2.13"
-#: What drivers sent is deleted an hour after their end.
+#: Files that drivers sent are deleted an hour after their end.
 _CLEAN_UP: Final = ("enabled=true", "interval=300", "appDataTtl=3600")
 
 

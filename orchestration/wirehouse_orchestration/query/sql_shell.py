@@ -1,4 +1,8 @@
-"""`wirehouse sql` without a statement: a prompt with history and completion of tables and columns."""
+"""The prompt of `wirehouse sql` without a statement: it reads commands and statements until it is left.
+
+Statements are run by `query.sql_process`. Commands begin with a dot: `COMMANDS` lists them, `Shell` executes them and
+keeps the settings. The prompt has a history for each lake, and completes keywords, tables and columns.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +42,14 @@ _WORD: Final = re.compile(r"[\w.\"]*$")
 
 
 class CommandError(UsageError):
-    """A command of the prompt that can't be done."""
+    """A command of the prompt that doesn't exist, or can't be executed."""
 
     template = "{reason}: .help lists the commands"
 
 
 @dataclass
 class Shell:
-    """What was chosen at the prompt."""
+    """The lake and the settings that were chosen at the prompt."""
 
     lake: Lake
     form: str = "table"
@@ -61,7 +65,7 @@ class Shell:
                 raise CommandError(reason=f"there is no {name}")
             COMMANDS[name].do(self, arguments)
         elif words := text.rstrip("; \n").split():
-            if self._said(words):
+            if self._run_foreign(words):
                 return
             began = time.monotonic()
             form = output.ENDINGS[self.out.suffix] if self.out else self.form
@@ -70,8 +74,8 @@ class Shell:
             self.out = None
             output.note(f"{time.monotonic() - began:.2f} s")
 
-    def _said(self, words: list[str]) -> bool:
-        """Run a command in the words of other prompts, if `text` is one."""
+    def _run_foreign(self, words: list[str]) -> bool:
+        """Run a command in the words of other prompts. Whether `words` are one."""
         match [word.lower() for word in words]:
             case ["exit" | "quit"]:
                 self.quit([])
@@ -84,7 +88,7 @@ class Shell:
         return True
 
     def choose_format(self, arguments: list[str]) -> None:
-        """Show results so."""
+        """Set the format of results."""
         if len(arguments) != 1 or arguments[0] not in output.TEXTS:
             raise CommandError(reason=f".format is one of {', '.join(output.TEXTS)}")
         self.form = arguments[0]
@@ -111,20 +115,20 @@ class Shell:
         output.columns(all_tables()[arguments[0]])
 
     def help(self, arguments: list[str]) -> None:
-        """Show this."""
+        """Show this help."""
         for name, command in COMMANDS.items():
             output.note(f"{name + ' ' + command.takes:<24} {command.help}")
         output.note("a statement ends with ; and is one SELECT, WITH or EXPLAIN; Tab completes names")
         output.note("SHOW TABLES; DESCRIBE TABLE; exit and quit are understood as well")
 
     def quit(self, arguments: list[str]) -> None:
-        """End it."""
+        """Leave the prompt."""
         raise EOFError
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the prompt does beside statements."""
+    """A command of the prompt: its function, its arguments and its help."""
 
     do: Callable[[Shell, list[str]], None]
     takes: str
@@ -187,11 +191,14 @@ def _offered(word: str, names: Mapping[str, str]) -> Iterator[Completion]:
 
 
 def _history(lake: Lake) -> History:
-    """The lake's, for its owner alone: statements may have values of the wire in them. Else it ends with the prompt."""
+    """The lake's history file, readable only by its owner, as statements may contain values from the wire.
+
+    If the file can't be created, the history ends with the prompt.
+    """
     place = Path(lake.home, HISTORY)
     try:
         if lake.home != lake.root:
-            # Of a lake in a bucket nobody else makes it.
+            # If the lake is in a bucket, nothing else creates its local folder.
             place.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(place, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:

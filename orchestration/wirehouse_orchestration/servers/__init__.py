@@ -1,4 +1,4 @@
 """Servers on this machine: ports, and running in the foreground.
 
-It imports no other room of orchestration.
+It imports no other sub-package of orchestration.
 """

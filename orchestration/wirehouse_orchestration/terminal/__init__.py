@@ -1,4 +1,4 @@
 """Output on a terminal: tables, colours, progress.
 
-It imports no other room of orchestration.
+It imports no other sub-package of orchestration.
 """

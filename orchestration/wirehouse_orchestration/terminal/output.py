@@ -42,7 +42,7 @@ Row = Sequence[Any]
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """As other writers do; rich would end the process with 1."""
+        """Raise BrokenPipeError, as other writers do; rich would end the process with 1."""
         raise BrokenPipeError
 
 
@@ -176,7 +176,7 @@ def whole(path: Path) -> Iterator[Path]:
         part.rename(path)
     except OSError as error:
         if error.errno is None or error.filename not in (None, name):
-            # Of what is read.
+            # The error is about a file that is read, not about `path`.
             raise
         raise FileError(file=path, reason=error.strerror) from None
     finally:
@@ -242,7 +242,7 @@ def columns(table: Table) -> None:
 
 
 def rules(listed: Iterable[Rule]) -> None:
-    """Rules with their severity, what breaks them and where the specification says so."""
+    """Rules with their severity, what breaks them and where the specification states it."""
     out = console()
     for rule in listed:
         out.print(Text.assemble((rule.id, "bold"), "  ", (rule.severity, SEVERITY_STYLE[rule.severity])))

@@ -111,7 +111,7 @@ _AT_ONCE: Final = 10_000
 def _select(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
     for rows in whole_keys(batches, ("source", "connection_id"), _AT_ONCE):
         kind = rows.column("row_kind")
-        #: Of each window of a connection: the row of its connection and of its session, or -1.
+        #: The row of the connection and of the session of each window of a connection, or -1.
         where = runs_of(rows, _ENTITY)
         count = int(where[-1]) + 1
         connections, proposals, sessions = (np.flatnonzero(np.asarray(pc.equal(kind, name))) for name in _KINDS)

@@ -68,7 +68,7 @@ _ASKED: Final = pa.schema(
 _WANTED: Final = pa.schema(
     [*((name, pa.string()) for name in _HISTORY), *(ENTRIES.field(name) for name in (*_LOG_ID, "seq", "entry_id"))]
 )
-#: About so many rows are folded at once.
+#: Approximate number of rows that are folded at once.
 _ROWS: Final = 20_000
 
 

@@ -53,7 +53,7 @@ _LED: Final = pa.schema(
         *(_ROWS.field(name) for name in ("link", "author", "log_id")),
     ]
 )
-#: About so many rows are folded at once.
+#: Approximate number of rows that are folded at once.
 _AT_ONCE: Final = 20_000
 
 
@@ -153,7 +153,7 @@ def _led(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         (key, row) for key, row in zip(logs.to_pylist(), entries.to_pylist(), strict=True) if row["author"] is not None
     ]
     new = {row["key"] for row in links if row["window_start"] is not None}
-    # Of what is known of a link, the newest counts: it may lead elsewhere by now.
+    # The newest known row of a link counts: it may lead elsewhere by now.
     loose = {row["key"]: row["author"] is None for row in links if row["told_in"] is not None}
     for log in sorted(new | {key for key, is_loose in loose.items() if is_loose}):
         for key, row in targets:

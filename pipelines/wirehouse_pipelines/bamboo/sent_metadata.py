@@ -1,4 +1,4 @@
-"""What signatures of metadata say of their senders: invalid data, and missing or wrong apologies.
+"""Findings that signatures of metadata prove about their senders: invalid data, and missing or wrong apologies.
 
 A message has in `follows_byte_start` the metadata packet (piece) that it directly follows. With the verdict of
 `verification.py` on that piece it is clear whether an apology was due. One stage goes through the pieces of each
@@ -29,7 +29,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.stages import Input, Order, Stage, Written
 
 _KEY: Final = ("source", "connection_id", "direction")
-#: Columns of findings that say which packet it is, besides the key.
+#: Columns of findings that identify the packet, besides the key.
 _PLACE: Final = ("byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns", "proposal_id")
 _COMMON: Final = dict.fromkeys((*_KEY, "window_start", "proposal_number", "byte_start"), ())
 _SENT: Final = {**_COMMON, "entry": ("origin", "rule", "assumed_links", "greedy")}
@@ -46,7 +46,7 @@ _ROWS: Final = pa.schema(
         *(("at", pa.int64()), ("what", pa.int8()), ("unsure", pa.bool_()), ("greedy", pa.bool_())),
     ]
 )
-#: About so many rows are folded at once.
+#: Approximate number of rows that are folded at once.
 _AT_ONCE: Final = 100_000
 
 

@@ -59,7 +59,7 @@ BAD_PIECES: Final = "bad_pieces"
 #: `piece_rule` of the latter.
 UNKNOWN: Final = "unknown"
 TABLES: Final = (ENTRIES_TABLE, LOGS_TABLE, FORKS_TABLE, FOUND_TABLE, STATE_TABLE)
-#: Signatures of at least so many rows are checked at once.
+#: Minimum number of rows whose signatures are checked at once.
 _ROWS: Final = 20_000
 _ORDER: Final = Order(KEY, ("window_start", "arrived_at_ns", "capture_id", "record_number", "byte_start", "entry_id"))
 

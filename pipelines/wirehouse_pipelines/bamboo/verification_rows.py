@@ -73,7 +73,7 @@ MOVED: Final = pa.schema(
         ("sent_id", pa.binary()),
         # If the entry is only here because another log links to it: the key of that log.
         ("linked_from", pa.string()),
-        # Of a row without a window: the window in which it was written. The newest one of its entry or fork counts.
+        # The window in which a row without a window was written. The newest row of its entry or fork counts.
         ("told_in", pa.string()),
     ]
 )

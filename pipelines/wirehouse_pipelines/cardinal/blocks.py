@@ -1,9 +1,9 @@
 """The first stage of Cardinal's gold: blocks from their messages, each as far as its messages go.
 
 The messages of a block come together by its hash, in the order of arrival. The fast assembler of the codec decides
-regular blocks, many at once; the readable one, `session.assembly`, takes all others. The chain decides only later when
-a block's life ended, and what came too late. So the stage writes blocks to an internal table, and to their final place
-only the updates of complete blocks; hardly any of these has to be taken back.
+regular blocks, many at once; the reference path, `session.assembly`, takes all others. The chain decides only later
+when a block's life ended, and what came too late. So the stage writes blocks to an internal table. Only the updates of
+complete blocks are written to their final place; hardly any of these has to be taken back.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Topics:
         self._found: set[tuple[str, str | None]] = set()
 
     def take(self, rows: pa.RecordBatch, is_reorg: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Those of these rows that are new."""
+        """The rows that are new."""
         columns = {"source": rows.column("source"), "topic": rows.column("topic"), "reorg": is_reorg}
         seen = pa.table(columns).group_by(["source", "topic"], use_threads=False).aggregate([("reorg", "any")])
         new = [
@@ -105,11 +105,11 @@ class _Topics:
         new = [one for one in new if one not in self._found]
         self._found.update(new)
         if new:
-            told = [
+            rows_of_topics = [
                 {"source": source, "window_start": self._sources[source].windows[0], "topic": topic}
                 for source, topic in new
             ]
-            yield TOPICS, pa.RecordBatch.from_pylist(told)
+            yield TOPICS, pa.RecordBatch.from_pylist(rows_of_topics)
 
 
 def starts_of(rows: pa.RecordBatch, sources: Sources) -> Array:
@@ -150,7 +150,7 @@ def assembled(
     """Blocks as ASSEMBLED, and the updates of those that are complete. Block i has the rows from bounds[i] on."""
     found = assemble_columns(rows, bounds)
     begins, ends = bounds[:-1], bounds[1:] - 1
-    # Only the readable assembler judges rules about topics.
+    # Only the reference path judges rules about topics.
     judged = [name for name, source in sources.items() if source.options.topics or source.options.prefixes]
     of_block = rows.column("source").take(pa.array(begins))
     regular = found.regular & ~np.asarray(pc.is_in(of_block, pa.array(judged, pa.string())))

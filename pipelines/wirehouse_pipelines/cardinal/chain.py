@@ -60,7 +60,7 @@ SCHEMA: Final = pa.schema(
 #: Rows that are returned: by window the hashes, one behind another, of blocks that live at its end, and of blocks of
 #: which a message came after their end.
 ENDS: Final = "ends"
-#: Rows of a table are written in batches of so many.
+#: Number of rows of a table in a batch that is written.
 _ROWS: Final = 5_000
 
 
@@ -165,7 +165,7 @@ _TABLES: Final[Mapping[type, tuple[str, Callable[[Any], dict[str, Any]]]]] = {
     events.ReorgRow: (REORGS, _reorg),
     events.LocatedFinding: (FOUND, _found),
 }
-#: Of the rows of a table with equal values here the window's last one counts.
+#: Among rows of a table with equal values here, the window's last one counts.
 _ENTITY: Final = {CHAIN: ("block_hash", "valid_from_ns"), REORGS: ("capture_id", "record_number")}
 
 _Row = tuple[str, dict[str, Any]]
@@ -188,7 +188,7 @@ class _Ordering:
             self._chain = Chain(self._source.options, snapshot)
 
     def is_channel(self, topic: str) -> bool:
-        """The topic is a reorg channel. A Reorg on an ordinary topic doesn't make it one."""
+        """Whether the topic is a reorg channel. A Reorg on an ordinary topic doesn't make it one."""
         return self._chain.is_channel(topic)
 
     def apply(self, event: events.Event) -> Iterator[_Row]:

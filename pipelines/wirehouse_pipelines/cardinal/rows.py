@@ -59,7 +59,7 @@ MESSAGE: Final = pa.schema(
 READ: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("source", "window_start", *PLACE, "message"), ())
 #: What a block's messages carry: together it may be more than the 2 GiB that the offsets of a binary column reach.
 _CONTENT: Final = ("key", "value", "deletes", "sets", "updates")
-#: Carried messages are written in batches of about so many bytes.
+#: Approximate size in bytes of a batch of carried messages that is written.
 STATE_BYTES: Final = 64 << 20
 _TYPE_BYTES: Final = {name: byte for byte, name in KINDS.items()}
 
@@ -170,7 +170,7 @@ def received(messages: pa.RecordBatch) -> Iterator[Received]:
             yield Received(place(row), _message(row))
 
 
-#: So many messages are Python objects at once.
+#: Maximum number of messages that are Python objects at once.
 _SLICE: Final = 2_000
 
 
@@ -242,8 +242,8 @@ def finding_row(finding: Finding) -> dict[str, Any]:
 def found_row(finding: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """A row of FOUND from that of `finding_row`. `about` has source, window_start, block_hash and number."""
     where = {name: finding["at"][name] for name in PLACE if name != "capture_arrived_at_ns"}
-    told = {name: finding[name] for name in ("rule", "severity", "message")}
-    return {**about, **told, **where, "protocol": "cardinal"}
+    fields = {name: finding[name] for name in ("rule", "severity", "message")}
+    return {**about, **fields, **where, "protocol": "cardinal"}
 
 
 def batch_of(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

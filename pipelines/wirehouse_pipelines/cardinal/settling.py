@@ -92,7 +92,7 @@ class Hashes(NamedTuple):
 
     @classmethod
     def of(cls, ends: Iterable[Mapping[str, Any]]) -> Hashes:
-        """From the rows that the second stage returned."""
+        """The hashes in the rows that the second stage returned."""
         living = {(row["source"], row["window_start"]): row["living"] for row in ends if row["living"]}
         late: dict[str, bytes] = {}
         for row in ends:
@@ -100,7 +100,7 @@ class Hashes(NamedTuple):
         return cls(living, {name: hashes for name, hashes in late.items() if hashes})
 
     def has(self, source: str, window: str) -> bool:
-        """Messages of this window are needed."""
+        """Whether messages of this window are needed."""
         return (source, window) in self.living or source in self.late
 
 

@@ -48,7 +48,7 @@ def runs_of(batch: pa.RecordBatch, names: Sequence[str]) -> np.ndarray[Any, Any]
 def whole_keys(batches: Iterable[pa.RecordBatch], names: Sequence[str], least: int) -> Iterator[pa.RecordBatch]:
     """Cut and join `batches`, which are sorted by `names`, so that all rows of a key are in one batch.
 
-    A batch has at least `least` rows, but for the last one.
+    A batch has at least `least` rows, except the last one.
     """
     waiting: list[pa.RecordBatch] = []
     rows = 0

@@ -85,11 +85,11 @@ def commits(table: DeltaTable) -> list[Commit]:
 
     Times never decrease: where a writer's clock was behind, a version gets the time of the one before.
     """
-    told: list[Commit] = []
+    found: list[Commit] = []
     for entry in sorted(table.history(), key=lambda entry: int(entry["version"])):
         at = datetime.fromtimestamp(entry.get("timestamp", 0) / 1000, UTC)
-        told.append(Commit(int(entry["version"]), max(at, told[-1].at) if told else at))
-    return told
+        found.append(Commit(int(entry["version"]), max(at, found[-1].at) if found else at))
+    return found
 
 
 def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:

@@ -185,7 +185,7 @@ def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> Committed 
     # The write is based on the version that was read, so a commit in between causes a conflict and isn't lost.
     write_deltalake(known, rows, mode="overwrite", predicate=f"table_name IN ({names})")
     if known.version() == before + 1:
-        # What was written needn't be read.
+        # The entries that were just written needn't be read.
         written: dict[str, list[Entry]] = {}
         for entry in now:
             written.setdefault(entry.table_name, []).append(entry)

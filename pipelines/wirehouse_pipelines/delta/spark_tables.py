@@ -147,9 +147,9 @@ def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str |
         return []
     actions = pa.table(known.get_add_actions(flatten=True))
     columns = (actions.column(key).to_pylist() for key in ("path", "size_bytes", "num_records"))
-    told = {path: numbers for path, *numbers in zip(*columns, strict=True)}
+    statistics = {path: numbers for path, *numbers in zip(*columns, strict=True)}
     folder = lake.table_folder(name)
-    return [File(f"{folder}/{unquote(path)}", *told[path]) for path in _files(known, spans, row_kind)]
+    return [File(f"{folder}/{unquote(path)}", *statistics[path]) for path in _files(known, spans, row_kind)]
 
 
 #: Descriptions of files that `table_writer` has written.

@@ -56,8 +56,8 @@ def _stored(
 ) -> Iterator[pa.RecordBatch]:
     begin = 0
     for group in range(parquet.num_row_groups):
-        told = parquet.metadata.row_group(group)
-        end, fit = begin + told.num_rows, told.num_rows * _BATCH_BYTES // max(told.total_byte_size, 1)
+        row_group = parquet.metadata.row_group(group)
+        end, fit = begin + row_group.num_rows, row_group.num_rows * _BATCH_BYTES // max(row_group.total_byte_size, 1)
         if at is None or _between(at, begin, end).size:
             for rows in parquet.iter_batches(min(max(fit, 1), _BATCH_ROWS), row_groups=[group], columns=columns):
                 here = None if at is None else _between(at, begin, begin + rows.num_rows)

@@ -1,7 +1,9 @@
-"""Gold of the Hiero block node: blocks, their races and latencies, publishers, subscribers, decisions, catch-ups,
-and what calls break together.
+"""Gold of the Hiero block node: blocks, their races and latencies, publishers, subscribers, decisions, catch-ups, and
+findings that need several calls.
 
-One stage: all calls of a service, its gRPC logs and its block files are one fold, in the order of arrival.
+It has one stage. The stage reads rows of silver.hiero: the calls of a service, its gRPC logs and its block files, in
+the order of arrival. A fold of each service turns them into rows of these tables. Its state is carried from window to
+window.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     Found: "gold.hiero_found",
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), STATE)
-#: A service of which nothing was heard for so long begins anew; at least its patience.
+#: Time without any row after which a service begins again with empty state; at least its `patience_ms`.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 _READ: Final = {**dict.fromkeys(("source", "window_start"), ()), **EVENT_COLUMNS}
@@ -69,7 +71,7 @@ _EVENTS: Final = pa.schema(
         ("order_rank", pa.int64()),
     ]
 )
-#: As events.order_of.
+#: The order of events, the same as events.order_of.
 _ORDER: Final = (
     *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "connection_id"),
     *("order_byte", "order_rank", "call"),
@@ -100,7 +102,7 @@ def _values(kind: type[Told], columns: Sequence[str]) -> Callable[[Any], Any]:
 #: A rule is reported once, and so is a decision in a window: when it is made, or at the window's end if it isn't.
 _ONCE: Final = (Found, DecisionRow)
 _VALUES: Final = {kind: _values(kind, schema.names) for kind, schema in _SCHEMAS.items()}
-#: Of the rows of the others with equal values here the window's last one counts.
+#: Among rows of the other kinds with equal values here, the window's last one counts.
 _ENTITY: Final = {
     kind: _values(kind, [column for column in all_tables()[name].key if column != "source"])
     for kind, name in _TABLE_OF.items()
@@ -162,19 +164,19 @@ class _Service(KeyFold):
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         self._end_ns = self._ends_ns[rows.column("window_start")[0].as_py()]
         events = filter(None, map(event_of, rows.select(EVENT_COLUMNS).to_pylist()))
-        told = self._final(one for event in events for one in self._fold.take(event))
-        return _rows(told) if told else None
+        outcomes = self._final(one for event in events for one in self._fold.take(event))
+        return _rows(outcomes) if outcomes else None
 
     def end_window(self) -> pa.RecordBatch:
-        told = [*self._final(self._fold.end_window(self._end_ns)), *self._newest.values()]
+        outcomes = [*self._final(self._fold.end_window(self._end_ns)), *self._newest.values()]
         self._newest = {}
         state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
-        return pa.concat_batches([_rows(told), state])
+        return pa.concat_batches([_rows(outcomes), state])
 
-    def _final(self, told: Iterable[Told]) -> list[Told]:
-        """Those that stay as they are. Of the others the window's last one counts."""
+    def _final(self, outcomes: Iterable[Told]) -> list[Told]:
+        """The rows that are final at once. Of the others, the window's last one counts."""
         final = []
-        for one in told:
+        for one in outcomes:
             if type(one) in _ONCE:
                 final.append(one)
             else:
@@ -182,11 +184,11 @@ class _Service(KeyFold):
         return final
 
 
-def _rows(told: Sequence[Told]) -> pa.RecordBatch:
+def _rows(outcomes: Sequence[Told]) -> pa.RecordBatch:
     """Rows of the fold, with the columns of all tables."""
     made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
     for kind, schema in _SCHEMAS.items():
-        if of_kind := [_VALUES[kind](one) for one in told if type(one) is kind]:
+        if of_kind := [_VALUES[kind](one) for one in outcomes if type(one) is kind]:
             columns = map(pa.array, zip(*of_kind, strict=True), schema.types)
             rows = pa.RecordBatch.from_arrays(list(columns), schema=schema)
             rows = rows.append_column(TABLE, pa.repeat(_TABLE_OF[kind], rows.num_rows))

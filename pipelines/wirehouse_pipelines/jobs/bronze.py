@@ -80,12 +80,12 @@ def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
     found: list[dict[str, Any]] = []
     for manifest in work.landed:
         window = capture_window(manifest, work.lake)
-        told = asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id)}
+        fields = asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id)}
         if manifest.status != FORGOTTEN and (manifest.source, window) in wanted:
-            rows.append(told | {"window_start": window})
+            rows.append(fields | {"window_start": window})
         for window, has in manifest.windows.items():
             if (manifest.source, window) in wanted:
-                parts.append(told | {"window_start": window, "records": has.records})
+                parts.append(fields | {"window_start": window, "records": has.records})
         for finding in manifest.findings:
             window = work.lake.windows.of(finding.arrived_at_ns)
             if (manifest.source, window) in wanted:

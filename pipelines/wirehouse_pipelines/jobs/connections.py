@@ -107,7 +107,7 @@ def _check_columns(table: str, schema: pa.Schema) -> None:
 
 
 def _also(lake: Lake, source: Source) -> str:
-    """What rows also depend on: the lake's key (for sealed state and hashes of secrets) and the reassembly options."""
+    """Further dependencies of rows, as text: the lake's key (sealed state, hashes of secrets), reassembly options."""
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
@@ -185,7 +185,7 @@ def _clock(work: Work) -> pa.RecordBatch:
 
 
 def _on_its_way(table: str, columns: Sequence[str]) -> pa.Schema:
-    """The schema of rows between prepare and fold: these columns of `table`, with state, flow and key."""
+    """The schema of rows between preparation and fold: these columns of `table`, with state, flow and key."""
     known = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
     known |= {"state": pa.string(), "flow": pa.binary()}
     return pa.schema([*((name, known[name]) for name in columns), ("key", pa.binary())])
@@ -202,8 +202,10 @@ def _carried(work: Work, table: str, gathered: frozenset[str], *, files: bool) -
 def _segments(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
     """Prepare rows of bronze.segments: keep segments, and packets whose problem has to be reported (without a flow)."""
     segment = pc.is_null(rows.column("skip"))
-    told = pc.or_(pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid())
-    wanted = pc.or_(segment, told)
+    reported = pc.or_(
+        pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid()
+    )
+    wanted = pc.or_(segment, reported)
     if not pc.all(wanted).as_py():
         rows, segment = rows.filter(wanted), segment.filter(wanted)
     flow = pc.if_else(segment, rows.column("flow"), pa.scalar(None, pa.binary()))

@@ -71,7 +71,7 @@ def _left(lake: Lake) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was deleted of a source."""
+    """Counts of what was deleted of a source."""
 
     source: str
     #: Number of captures that it had landed.
@@ -222,7 +222,7 @@ def purge(lake: Lake, held: Held) -> list[upkeep.Freed]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was searched for a capture without finding anything of it."""
+    """Counts of what was searched for a capture without finding anything of it."""
 
     #: Landed objects.
     objects: int
@@ -259,7 +259,7 @@ def proof(lake: Lake, capture_id: str) -> Proof:
         tables += 1
         older, newest = _files_left(lake, name, table)
         left += [f"{path}: of an older version" for path in older]
-        left += [f"{path}: of an older version" for path in _told_by_log(lake, name, set(newest))]
+        left += [f"{path}: of an older version" for path in _named_in_log(lake, name, set(newest))]
         versions += len(_log_versions(lake, name))
         for path in newest:
             files += 1
@@ -276,7 +276,7 @@ def _log_versions(lake: Lake, name: str) -> set[str]:
     return {one[:20] for one in names if one[:20].isdigit()}
 
 
-def _told_by_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str]:
+def _named_in_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str]:
     """Log entries about files that the newest version doesn't have: entries include minimum and maximum values."""
     storage, folder = open_storage(lake.root), upkeep.folder(lake, name)
     for stored in storage.list(_log(lake, name)):
@@ -284,8 +284,8 @@ def _told_by_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str
             with storage.open(stored.name) as stream:
                 for line in stream.read().splitlines():
                     action = json.loads(line)
-                    told = action.get("add") or action.get("remove")
-                    if told and f"{folder}/{unquote(told['path'])}" not in newest:
+                    file = action.get("add") or action.get("remove")
+                    if file and f"{folder}/{unquote(file['path'])}" not in newest:
                         yield stored.name
 
 

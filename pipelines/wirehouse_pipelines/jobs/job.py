@@ -150,7 +150,7 @@ class Job:
     state_table: str | None = None
     #: Returns what else the rows depend on; part of every digest.
     also: Callable[[Lake, Source], str] | None = None
-    #: The job reads all sources of a service together, and its rows have the service's name as their source.
+    #: Whether the job reads all sources of a service together, and its rows have the service's name as their source.
     joined: bool = False
 
     @property

@@ -297,7 +297,7 @@ def _write(spark: SparkSession, known: Planner, plan: Plan, spans: Sequence[Span
     states: dict[tuple[str, str], tuple[str, str]] = {}
     for index, (table, made) in enumerate(job.build(work)):
         if index == 0:
-            # From here on, tables may have rows of different runs. If the job is killed, the windows must be stale.
+            # After this, tables may have rows of different runs. If the job is killed, the windows must be stale.
             held()
             known.withdraw(_keys(job, spans))
         spark_tables.replace(lake, table, made, spans, held)

@@ -42,8 +42,8 @@ class SparkOptions(OptionTable):
 
     READERS: ClassVar[Mapping[str, Read]] = {"master": text, "ship": flag, "settings": _settings}
     master: str = LOCAL
-    #: Send this Python environment and the jars to the workers of a cluster. If false, workers have them at the same
-    #: paths already.
+    #: Whether to send this Python environment and the jars to the workers of a cluster. If false, workers have them at
+    #: the same paths already.
     ship: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ A capture of a topic is a range of offsets of one partition, which is fixed befo
 ranges to land, `Broker.batches` the records of a range.
 
 The lake, not the broker, knows where a range begins: where the last landed range of the partition ends. The first range
-of a partition begins where the options say; this start is determined once and kept in the lake.
+of a partition begins where the options demand; this start is determined once and kept in the lake.
 
 Only committed transactions are read, so an offset between two records may have no record. That is normal, except in a
 compacted topic, where the record may have been deleted. Records are also lost if the broker deleted them before they
@@ -88,8 +88,8 @@ class Broker:
             self._topic = re2.compile(topics if topics.startswith("^") else f"^{re2.escape(topics)}$", quiet)
             self._admin = AdminClient(self._settings)
         except re2.error as error:
-            told = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-            raise BrokerSettingsError(source=source, key="path", reason=f"is no regular expression: {told}") from None
+            reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+            raise BrokerSettingsError(source=source, key="path", reason=f"is no regular expression: {reason}") from None
         except KafkaException as error:
             raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
@@ -106,18 +106,18 @@ class Broker:
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
             new, back = New([], [], {}, []), []
-            untold: dict[str, KafkaException] = {}
-            for name, topic_id, partitions in self._described(untold):
+            failed: dict[str, KafkaException] = {}
+            for name, topic_id, partitions in self._described(failed):
                 places = [TopicPartition(name, partition) for partition in partitions]
                 # Queried before the newest committed offset: records written in between must not look like held ones.
-                written = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
-                oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
+                written = self._offsets(places, _LATEST, failed, IsolationLevel.READ_UNCOMMITTED)
+                oldest, newest = (self._offsets(places, spec, failed) for spec in (_EARLIEST, _LATEST))
                 known_of = oldest.keys() & newest.keys() & written.keys()
                 places = [place for place in places if place.partition in known_of]
                 # A partition that was added to a known topic is landed from its first record on.
-                first = {} if (cluster_id, name) in topics else self._first(places, untold)
+                first = {} if (cluster_id, name) in topics else self._first(places, failed)
                 for place in places:
-                    if _name(place) in untold:
+                    if _name(place) in failed:
                         continue
                     key = (cluster_id, topic_id, place.partition)
                     low, high = oldest[place.partition], newest[place.partition]
@@ -142,8 +142,8 @@ class Broker:
                 "at those offsets aren't landed: recreate the topic, or use a source with another name"
             )
             new.failures.append(BrokerError(source=self._source, reason=reason))
-        if untold:
-            reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(untold.items())[:3])
+        if failed:
+            reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(failed.items())[:3])
             new.failures.append(BrokerError(source=self._source, reason=reason))
         return new
 
@@ -159,7 +159,7 @@ class Broker:
         what = "correct bootstrap.servers, security.protocol or other settings in [source.kafka.settings]"
         return BrokerError(source=self._source, reason=f"the broker can't be reached ({self._heard}): {what}")
 
-    def _described(self, untold: Untold) -> Iterator[tuple[str, str, list[int]]]:
+    def _described(self, failed: Failed) -> Iterator[tuple[str, str, list[int]]]:
         """Yield name, id and partitions of each topic. A pattern doesn't match the broker's internal topics."""
         known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
         names = [name for name in known if self._topic.match(name)]
@@ -170,7 +170,7 @@ class Broker:
             try:
                 topic = described[name].result()
             except KafkaException as error:
-                untold[name] = error
+                failed[name] = error
                 continue
             if not (topic.is_internal and self._topics.startswith("^")):
                 yield name, str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
@@ -179,10 +179,10 @@ class Broker:
         self,
         places: Sequence[TopicPartition],
         spec: OffsetSpec,
-        untold: Untold,
+        failed: Failed,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[int, int]:
-        """The offset of each partition. A partition that the broker returns an error for is added to `untold`."""
+        """The offset of each partition. A partition that the broker returns an error for is added to `failed`."""
         found: dict[int, int] = {}
         wanted = dict.fromkeys(places, spec)
         for place, answer in (
@@ -191,21 +191,21 @@ class Broker:
             try:
                 found[place.partition] = int(answer.result().offset)
             except KafkaException as error:
-                untold[_name(place)] = error
+                failed[_name(place)] = error
         return found
 
-    def _first(self, places: Sequence[TopicPartition], untold: Untold) -> dict[int, int]:
+    def _first(self, places: Sequence[TopicPartition], failed: Failed) -> dict[int, int]:
         """The first offset to land of partitions in a new topic, as the option `start` defines it."""
         start = self._options.start
         if start == EARLIEST or not places:
             return {}
         if start != COMMITTED:
-            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)), untold)
-            newest = self._offsets(places, _LATEST, untold)
+            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)), failed)
+            newest = self._offsets(places, _LATEST, failed)
             known = {partition: at[partition] for partition in at.keys() & newest.keys()}
             return {partition: offset if offset >= 0 else newest[partition] for partition, offset in known.items()}
         # A committed offset beyond the last record, open transactions included, is from a topic that was recreated.
-        ends = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(places, _LATEST, failed, IsolationLevel.READ_UNCOMMITTED)
         consumer = self._consumer()
         try:
             committed = consumer.committed(list(places), timeout=_SECONDS)
@@ -213,7 +213,7 @@ class Broker:
             consumer.close()
         for place in committed:
             if place.error is not None:
-                untold[_name(place)] = KafkaException(place.error)
+                failed[_name(place)] = KafkaException(place.error)
         known = {place.partition: int(place.offset) for place in committed if place.error is None}
         return {partition: at for partition, at in known.items() if 0 <= at <= ends.get(partition, -1)}
 
@@ -245,10 +245,10 @@ class Broker:
         """Whether the broker deletes records within a partition; False if it doesn't answer."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            told = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
+            settings = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
         except KafkaException:
             return False
-        return "cleanup.policy" in told and "compact" in str(told["cleanup.policy"].value)
+        return "cleanup.policy" in settings and "compact" in str(settings["cleanup.policy"].value)
 
     def check_there(self) -> None:
         """Raise BrokerError if the broker doesn't answer."""
@@ -260,8 +260,8 @@ class Broker:
     def _check_same(self, wanted: OffsetRange) -> None:
         """Raise BrokerError if the topic was recreated since the range was fixed: the records aren't the same."""
         asked = TopicCollection([wanted.topic])
-        told = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
-        if str(told.topic_id) != wanted.topic_id:
+        described = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
+        if str(described.topic_id) != wanted.topic_id:
             raise BrokerError(source=self._source, reason=f"{wanted.name}: the topic was recreated while it was read")
 
     def _read(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[Message]:
@@ -282,7 +282,7 @@ class Broker:
 
 
 #: Topics and partitions that the broker returned an error for.
-Untold = dict[str, KafkaException]
+Failed = dict[str, KafkaException]
 
 
 def _name(place: TopicPartition) -> str:

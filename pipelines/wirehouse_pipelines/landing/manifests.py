@@ -44,7 +44,7 @@ class CaptureFinding:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was landed of a capture."""
+    """A capture that was landed."""
 
     source: str
     protocol: str

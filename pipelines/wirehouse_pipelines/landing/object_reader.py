@@ -136,7 +136,7 @@ def _blocks(
         # A damaged block may state any size: never read more than the object has.
         data = stream.read(size) if size <= size_bytes - stream.tell() else b""
         if len(data) < size or stream.read(_SYNC_BYTES) != sync:
-            raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where its size says")
+            raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where its size demands")
         yield at, count, _inflated(data, name, at) if codec == "snappy" else data
         at = stream.tell()
 

@@ -64,8 +64,8 @@ EVENTS: Final = pa.schema(
         *(("capture_arrived_at_ns", pa.int64()), ("turn", pa.bool_()), ("step", pa.int32()), ("unplaced", pa.bool_())),
     ]
 )
-#: Arrival, the place in the packet, and what is known of the connection before what it says. What a hole held back has
-#: the place of one packet: the answers come before what the client says after them.
+#: Arrival, the place in the packet, and what is known of the connection before its messages. Messages that a hole held
+#: back have the place of one packet: the answers come before what the client sends after them.
 ORDER: Final = (
     *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "turn", "byte_start", "step"),
     "connection_id",
@@ -120,7 +120,7 @@ def _about_keys(about: pa.StructArray) -> pa.Array:
     return pc.coalesce(_stream_keys(about), names)
 
 
-# What messages say
+# Messages
 
 
 def _said(rows: pa.RecordBatch, stood: Standing, known: Known) -> Iterator[pa.RecordBatch]:
@@ -170,7 +170,7 @@ def _columns(rows: pa.RecordBatch, host: pa.Array) -> dict[str, pa.Array]:
     message = dict(zip(names := ("stream_name", "partition", "index"), of(rows, "message", *names), strict=True))
     client_id, route, pulled = of(rows, "message", "client_id", "return_route", "messages")
     unsure, late = of(rows, "answers", "unsure", "late")
-    # Of an unsure answer it isn't known which request it answers.
+    # It isn't known which request an unsure answer answers.
     answered = {
         known: pc.if_else(pc.invert(unsure), of(rows, "answers", name)[0], None)
         for name, known in (
@@ -207,7 +207,7 @@ def _indexes(pulled: pa.ListArray) -> pa.ListArray:
 def _addresses(rows: pa.RecordBatch, under_name: pa.Array, is_index: pa.Array, names: Names) -> pa.Array:
     """The stream's address of each message.
 
-    Of index messages whose connection doesn't tell it, that is what was given to the name last, for the first time.
+    For index messages whose connection doesn't show it, that is what was given to the name last, for the first time.
     """
     address = rows.column("stream_address")
     at = pc.indices_nonzero(pc.and_(is_index, address.is_null()))
@@ -238,7 +238,7 @@ def _lacks(rows: pa.RecordBatch, host: pa.Array, lacking: pa.Table) -> pa.Array:
 
 
 def _events(base: pa.RecordBatch, event: str, at: pa.Array, keys: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Events `at` these rows of `base`. Where messages were missed before it, its key is told first."""
+    """Events `at` these rows of `base`. Where messages were missed before it, its key is reported first."""
     made = _with(base.take(at), key=keys, event=pa.repeat(event, len(at)), step=pa.repeat(1, len(at)))
     yield made
     if event not in _WHOLE:

@@ -1,8 +1,8 @@
 """Gold of the Ockam stream service: streams, stored messages, how far clients are, holes, and what these break.
 
 Two stages read the log of a service. One folds the events of each stream, and of each name of streams: these are few
-for each message, and their order counts. The other one brings together what is said of each stored message. What both
-need to know before, such as the addresses of names, two small stages find out (`known`).
+for each message, and their order counts. The other one joins the observations of each stored message. Two small stages
+find out before what both need to know, such as the addresses of names (`known`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     Found: stored_messages.FOUND,
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), stored_messages.STORED, STATE)
-#: A stream, a client or a message that was not heard of for so long begins anew.
+#: Time without any row after which a stream, a client or a message begins again with empty state.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 #: Columns that every row gets, whatever its table.
@@ -125,8 +125,8 @@ def _is_of_stream(states: pa.RecordBatch) -> pa.Array:
 
 
 def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int, int]:
-    """What a saved index is in a service, how long at most until a hole in one of its captures is told, and by how much
-    the clocks of these captures may differ."""
+    """The meaning of a saved index in a service, the longest time until a hole in one of its captures is reported, and
+    the greatest difference between the clocks of these captures."""
     convention = OckamOptions.from_mapping(sources[0].options).index_convention
     hole_ns = max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
     return convention, hole_ns, max(source.tcp.hole_wait_ns for source in sources)
@@ -149,20 +149,20 @@ class _Stream(KeyFold):
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         self._unplaced |= _unplaced(rows)
-        told = [one for event in events_in(rows) for one in self._fold.take(event)]
-        return _rows(told) if told else None
+        outcomes = [one for event in events_in(rows) for one in self._fold.take(event)]
+        return _rows(outcomes) if outcomes else None
 
     def end_window(self) -> pa.RecordBatch:
-        told = [one for one in self._fold.end_window() if self._is_shown(one)]
+        outcomes = [one for one in self._fold.end_window() if self._is_shown(one)]
         self._unplaced = set()
         state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
-        return pa.concat_batches([_rows(told), state])
+        return pa.concat_batches([_rows(outcomes), state])
 
-    def _is_shown(self, told: Told) -> bool:
-        """Clients have a row under their stream's address; under its name if that isn't known."""
-        if not isinstance(told, ConsumerRow) or told.stream_address is not None:
+    def _is_shown(self, outcome: Told) -> bool:
+        """Whether a row is written: a client has one under its stream's address, under its name if that isn't known."""
+        if not isinstance(outcome, ConsumerRow) or outcome.stream_address is not None:
             return True
-        return (told.client_id, told.stream_name, told.partition or 0) in self._unplaced
+        return (outcome.client_id, outcome.stream_name, outcome.partition or 0) in self._unplaced
 
 
 def _unplaced(rows: pa.RecordBatch) -> set[_Client]:
@@ -172,11 +172,11 @@ def _unplaced(rows: pa.RecordBatch) -> set[_Client]:
     return set(zip(*names, partitions, strict=True))
 
 
-def _rows(told: Sequence[Told]) -> pa.RecordBatch:
+def _rows(outcomes: Sequence[Told]) -> pa.RecordBatch:
     """Rows of the fold, with the columns of all tables."""
     made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
     for kind, names in _NAMES.items():
-        if of_kind := [_VALUES[kind](one) for one in told if type(one) is kind]:
+        if of_kind := [_VALUES[kind](one) for one in outcomes if type(one) is kind]:
             columns = dict(zip(names, zip(*of_kind, strict=True), strict=True))
             columns |= {
                 name: tuple(map(change, columns[name])) for (whose, name), change in _CHANGED.items() if whose is kind

@@ -1,4 +1,4 @@
-"""What single rows of the log don't say: hosts of clients, how connections stand, addresses of names, missing bytes.
+"""What single rows of the log don't show: hosts of clients, states of connections, addresses of names, missing bytes.
 
 `known` runs two stages before those of gold. One returns the addresses that names were given, of the names where that
 matters; the other one the clients' hosts to whose connections more may have come than was captured. Tasks get this with
@@ -104,7 +104,7 @@ class Connections:
 
     lake: Lake
     files: Mapping[Place, tuple[list[str], list[str]]]
-    #: What was read last: the batches of a file come one after another.
+    #: The standing that was read last: the batches of a file come one after another.
     _last: tuple[Place, Standing] | None = field(default=None, init=False)
 
     def at(self, place: Place) -> Standing:
@@ -268,7 +268,7 @@ def _names(work: Work, members: services.Members) -> Stage:
 
 
 def _naming(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
-    """Prepare messages: Inits, and one of the index messages of each name that don't tell the stream's address."""
+    """Prepare messages: Inits, and one of the index messages of each name that don't show the stream's address."""
     rows = members.once(rows)
     kind, ignored = of(rows, "message", "kind", "ignored")
     has_address, is_index = rows.column("stream_address").is_valid(), pc.is_in(kind, INDEX_KINDS)
@@ -331,7 +331,7 @@ class Known:
 
 
 def known(work: Work, version: str) -> Known:
-    """Run the stages that find out what the rows of a run don't say by themselves."""
+    """Run the stages that find out what the rows of a run don't show by themselves."""
     members, stood = services.members(work, LOG), connections(work)
     named = steps.run(work, [_names(work, members)], version)[_RETURNED]
     lacking = steps.run(work, [_lacking(work, members, stood)], version)[_RETURNED]

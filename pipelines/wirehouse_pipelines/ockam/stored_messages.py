@@ -1,7 +1,7 @@
-"""The stage of stored messages: what each window says of a message, and rule `data_changed`.
+"""The stage of stored messages: what each window shows of a message, and rule `data_changed`.
 
 The rows that a task folds are observations: a push that was confirmed, or a message in a response. They come by message
-and window, in the order of arrival. What windows before said of the message comes first, as carried state: digests of
+and window, in the order of arrival. The observations of earlier windows come first, as carried state: digests of
 its data. A stream may be large, so its messages are divided over tasks by their indexes.
 """
 
@@ -61,7 +61,7 @@ _ORDER: Final = Order(
     ("index", "window_start", "told_in", "arrived_at_ns", "capture_arrived_at_ns", "capture_id")
     + ("record_number", "byte_start", "pulled"),
 )
-#: Messages of a part have indexes that are equal but for so many bits.
+#: Number of low bits in which the indexes of messages of a part differ.
 _PART_BITS: Final = 12
 _FOUND: Final = pa.schema(
     [field for field in arrow_types.given(all_tables()[FOUND]) if field.name != "decoder_version"]
@@ -148,15 +148,15 @@ def _fold(
         rows = rows if held is None else pa.concat_batches([held, rows])
         # More may follow of the last message.
         last = int(begins_of(rows, _MESSAGE)[-1])
-        yield from _told(rows.slice(0, last), alive)
+        yield from _judged(rows.slice(0, last), alive)
         held = _reduced(rows.slice(last))
     if held is not None:
-        yield from _told(held, alive)
+        yield from _judged(held, alive)
 
 
 def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
     """`rows` with the digests of their data. Equal data of neighbours are looked at once."""
-    # Of an unsure answer the data are shown, and not compared.
+    # The data of an unsure answer are shown, and not compared.
     data = pc.if_else(pc.fill_null(rows.column("unsure"), False), None, rows.column("data")).dictionary_encode()
     # The first 60 bits of a hash that a sender can't collide.
     digests = [int.from_bytes(sha256(one).digest()[:8]) >> 4 for one in data.dictionary.to_pylist()]
@@ -164,7 +164,7 @@ def _with_digests(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(rows.schema.get_field_index("digest"), _OBSERVED.field("digest"), found)
 
 
-def _told(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _judged(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Rows of the tables about whole messages."""
     if not rows.num_rows:
         return
@@ -174,14 +174,14 @@ def _told(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterato
     least = np.minimum.reduceat(np.asarray(pc.fill_null(digest, 2**63 - 1)), begins)
     greatest = np.maximum.reduceat(np.asarray(pc.fill_null(digest, -1)), begins)
     ends = np.append(begins[1:], rows.num_rows)
-    # Of a message whose data differ one observation after another is judged.
+    # If the data of a message differ, its observations are judged one after another.
     differ = [rows.slice(begins[at], ends[at] - begins[at]) for at in np.flatnonzero(least < greatest)]
     if found := [one for message in differ for one in _changed(message, alive)]:
         yield FOUND, pa.RecordBatch.from_pylist(found, schema=_FOUND)
 
 
 def _stored(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """What each window says of each message; `saved` and `pulled` are digests of its data."""
+    """A row of each window and message; `saved` and `pulled` are digests of its data."""
     if not rows.num_rows:
         return
     begins = begins_of(rows, (*_MESSAGE, "window_start"))
@@ -222,7 +222,7 @@ def _sets(group: Any, values: pa.Array) -> pa.ListArray:
 
 
 def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of one message without those that add nothing: a row before counts as so many more deliveries."""
+    """Rows of one message without those that add nothing: their deliveries are added to a row before."""
     if pc.count_distinct(rows.column("digest")).as_py() > 1:
         # Its data differ: each of them may be a finding.
         return rows
@@ -244,7 +244,7 @@ def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _changed(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Findings of `data_changed` in observations of one message, rows of _FOUND. Carried ones have none."""
+    """Findings of `data_changed` in observations of one message, rows of `_FOUND`. Carried ones have none."""
     compared, told_in = Compared(), ""
     rows = rows.filter(rows.column("digest").is_valid())
     for window, of_window in groupby(rows.to_pylist(), lambda row: row["told_in"] or row["window_start"]):

@@ -130,9 +130,7 @@ class Jars:
         if answer.returncode:
             log = ivy.parent / "resolve.log"
             log.write_text(answer.stdout + answer.stderr)
-            raise JarsError(
-                reason=f"could not be resolved: {log} says why (no network? a mirror is set in ivysettings)"
-            )
+            raise JarsError(reason=f"could not be resolved: see {log} (no network? a mirror is set in ivysettings)")
 
 
 SPARK: Final = Jars(_COORDINATES, _EXCLUDES, _OURS)

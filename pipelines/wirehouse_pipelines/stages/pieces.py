@@ -1,4 +1,11 @@
-"""Packs rows into pieces by bucket, and merges pieces into ordered rows. The package's docstring has the theory."""
+"""Packs rows into pieces by bucket, and merges the pieces of a bucket into ordered rows.
+
+- A *run* is what a map task has read so far, RUN_BYTES at most. It is sorted by (key, order).
+- A *bucket* is a share of all keys: the hash of a key decides on its bucket. One task folds one bucket.
+- A *piece* is a part of a run with rows of one bucket, about PIECE_BYTES, as one compressed binary value.
+
+`pack` makes pieces of batches, `merge` ordered batches of pieces. The package's docstring explains why.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 One YAML a table or view is the only source of its Spark schema, its DDL with comments, the Dagster column schema
 and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
-`struct:` is a STRUCT of the columns listed there, for which `use: LAYER.TABLE.COLUMN` stands in tables of later layers;
+`struct:` is a STRUCT of the columns listed there, for which tables of later layers have `use: LAYER.TABLE.COLUMN`;
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
-the key changed; VIEW is its newest row per key, or what a YAML of that name says.
+the key changed; VIEW is its newest row per key, or what a YAML of that name defines.
 
 A view is given as `view:`, its SELECT, in which `{newest:TABLE}` stands for the newest rows of an entity's history; as
 `union:`, the tables of that name of all protocols; or as `unfold:`, rows of a `table` (those of a condition `where`, or
@@ -52,9 +52,9 @@ class Column:
     comment: str
     #: The columns that a STRUCT is made of, if they were given as such.
     fields: tuple[Column, ...] = ()
-    #: Of a view that unfolds a table: the SQL that gives the column; None for what has its name there.
+    #: For a view that unfolds a table: the SQL that gives the column; None for what has its name there.
     of: str | None = None
-    #: Of a time: the column that it is computed from, which is nanoseconds since 1970 or the name of a window.
+    #: For a time: the column that it is computed from, which is nanoseconds since 1970 or the name of a window.
     time_of: str | None = None
 
     @property
@@ -95,11 +95,11 @@ class Table:
     #: Columns of which each file keeps the least and the greatest value, by which readers pass files over.
     stats: tuple[str, ...] = ()
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table. It gives the
-    #: columns but for times, which `statement` adds.
+    #: columns except times, which `statement` adds.
     view: str | None = None
-    #: Of an entity's history: the name of the view of its newest rows.
+    #: For an entity's history: the name of the view of its newest rows.
     entity: str | None = None
-    #: Carried state, or what the stages of a job pass on: not shown to people.
+    #: Whether it is carried state, or passed on between the stages of a job: not shown to people.
     internal: bool = False
     #: The values of partition columns whose rows are carried state, if the table has any; () are all its rows.
     carried: tuple[tuple[str, str], ...] | None = None
@@ -116,7 +116,7 @@ class Table:
 
     @property
     def reads(self) -> list[str]:
-        """Of a view: the tables and views that its SELECT names, in its order."""
+        """The tables and views that a view's SELECT names, in its order."""
         return list(dict.fromkeys(NAMED.findall(self.view or "")))
 
     @property
@@ -137,7 +137,7 @@ class Table:
 
     @property
     def listed(self) -> bool:
-        """People are shown it: it is no carried state, and no history of which a view has the newest rows."""
+        """Whether people are shown it: it is no carried state, and no history of which a view has the newest rows."""
         return not (self.internal or self.entity)
 
 
@@ -159,7 +159,7 @@ def _columns(listed: list[dict[str, Any]], groups: Groups) -> tuple[Column, ...]
 
 
 def _group(groups: Groups, use: str, without: Iterable[str] = ()) -> Iterable[Column]:
-    """The columns of a group but for some. KeyError if one of these isn't there."""
+    """The columns of a group except some. KeyError if one of these isn't there."""
     columns = {column.name: column for column in groups[use]}
     for name in without:
         del columns[name]
@@ -306,7 +306,7 @@ def _parsed(text: str) -> Any:
 
 
 def _definitions() -> Iterator[dict[str, Any]]:
-    """What the YAMLs say, and of logs over TCP what tcp_views.yaml says of each."""
+    """The content of the YAMLs, and of tcp_views.yaml for each log over TCP."""
     names = (item.name for folder in _folders() for item in folder.iterdir() if item.name.endswith(".yaml"))
     for name in sorted({*names} - {"shared_columns.yaml", "tcp_views.yaml"}):
         raw = _parsed(_read(name))

@@ -268,13 +268,13 @@ class _Stream:
     def follow(self, row: Mapping[str, Any]) -> bool:
         """Take a session of the stream as it stands at the end of a window; whether it is the newest one."""
         sent = row["stream"]["highest_sent"]
-        told = StreamSession(
+        fields = StreamSession(
             row["connection_id"],
             row["arrived_at_ns"],
             None if sent is None else int(sent),
             self._ends_ns[row["window_start"]],
         )
-        after = follow(self.now, told)
+        after = follow(self.now, fields)
         self.now = after or self.now
         return after is not None
 
@@ -375,7 +375,7 @@ def _progressing(whose: Mapping[str, Any], state: str | None, ends_ns: Mapping[s
 
 
 class _Progress(KeyFold):
-    """A stream of an instance: how far it got, as it stands in its newest session at the end of a window."""
+    """A stream of an instance: how far it got, in its newest session at the end of a window."""
 
     def __init__(self, state: str | None, ends_ns: Mapping[str, int]) -> None:
         self._stream = _Stream(state, ends_ns)
@@ -393,10 +393,10 @@ class _Progress(KeyFold):
         row, self._newest = self._newest, None
         if row is None:
             return None
-        told = row | row["stream"] | self._stream.before
+        fields = row | row["stream"] | self._stream.before
         # Not the state of the stream's machine, nor the carried one.
-        told |= {TABLE: PROGRESS, "state": None, "replayed": self._stream.replayed}
-        return pa.RecordBatch.from_pylist([told, {TABLE: STATE, "state": self._stream.snapshot()}], schema=_PROGRESS)
+        fields |= {TABLE: PROGRESS, "state": None, "replayed": self._stream.replayed}
+        return pa.RecordBatch.from_pylist([fields, {TABLE: STATE, "state": self._stream.snapshot()}], schema=_PROGRESS)
 
 
 def tables(work: Work) -> Iterator[tuple[str, Files]]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.landed import LATE_NS, SEGMENTS, landed_packets
 from wirehouse_codecs.logs import rows, tcp_inspection, windows
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import BATCH_ROWS, MESSAGE, RUN_BYTES, Log, Where, Window
 from wirehouse_codecs.logs.windows import SourceLog
 from wirehouse_codecs.simulate.script import Close, Conversation, Send, packets
@@ -26,7 +26,7 @@ SIZE = 300_000
 MOST_BYTES = 20 << 20
 
 
-class Talkative(BareDialogue):
+class Talkative(NullDialogue):
     """A dialogue with a row for each byte."""
 
     def __init__(self, log: Log) -> None:

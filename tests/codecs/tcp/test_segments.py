@@ -15,7 +15,7 @@ from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.logs import windows as source_log
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import FlowLog, Gather, Log, Window
 from wirehouse_codecs.logs.windows import GatheredFlows, SourceLog, addresses
 from wirehouse_codecs.tcp import waiting
@@ -83,7 +83,7 @@ def conversations(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-class Heard(BareDialogue):
+class Heard(NullDialogue):
     """A dialogue that notes what it is given."""
 
     def __init__(self, told: list[Any], connection: Connection) -> None:

@@ -418,7 +418,7 @@ def test_of_packets_in_reverse_order_it_is_said(tmp_path: Path) -> None:
         ("cardinal", ("reorg_threshold=many",), "--option reorg_threshold: must be a whole number, not 'many'"),
         ("cardinal", ("start={number = 7}",), "--option start.hash: is missing"),
         ("ockam", ("envelope",), "--option envelope: must be NAME=VALUE"),
-        ("ockam", ("envelope=cbor", "envelope=bare"), "--option envelope: stands there twice"),
+        ("ockam", ("envelope=cbor", "envelope=bare"), "--option envelope: is given twice"),
         ("bamboo", ("colour=red",), "--option colour: unknown option"),
     ],
 )

@@ -89,7 +89,7 @@ _SPARK = """
     jvm = session._jvm
     jvm.org.apache.hadoop.fs.s3a.impl.AWSClientConfig.setMinimumOperationDuration(jvm.java.time.Duration.ofSeconds(1))
     try:
-        with factories.failing_as_told():
+        with factories.translated_errors():
             session.read.parquet("s3a://bucket/t").count()
     except Exception as error:
         print(json.dumps({"said": str(error.description)}))

@@ -1,4 +1,4 @@
-"""What several connections or messages say together.
+"""Findings and rows that need several connections or messages.
 
 It may import log and what is below it.
 """

@@ -70,7 +70,7 @@ class ForkRow(NamedTuple):
     #: Origin and place of the entry that came later.
     origin: str | None
     place: Mapping[str, Any]
-    #: The fork turned out to begin earlier, and has another row.
+    #: Whether the fork turned out to begin earlier, and has another row.
     superseded: bool = False
 
     @property
@@ -102,14 +102,14 @@ class LogRow:
 
 
 class Changes(NamedTuple):
-    """What a window changed."""
+    """What a window changes of a log: its new rows and findings."""
 
     #: Rows of ENTRIES that are new or differ.
     entries: pa.RecordBatch
     #: Rows of `entries` whose reason is reported now, with the place where the entry was presented. Also each row that
     #: came with the payload of another entry. That is no verdict on the entry itself.
     broken: pa.RecordBatch
-    #: Positions that are new, have another proof, or are superseded.
+    #: Forks that are new, have another proof, or are superseded.
     forks: list[ForkRow]
     new_forks: list[ForkRow]
     log: LogRow

@@ -36,7 +36,7 @@ _side: Final = itemgetter("connection_id", "direction", "proposal_number")
 
 
 def takes(row: Row) -> bool:
-    """Whether a row of the log says something about entries."""
+    """Whether a row of the log is about entries."""
     if row["row_kind"] == MESSAGE:
         return row["message"]["follows_byte_start"] is not None
     return bool(row["row_kind"] == ENTRY)

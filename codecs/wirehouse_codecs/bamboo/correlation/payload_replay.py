@@ -1,7 +1,7 @@
 """Payloads that were sent without their metadata, judged by the entries that are known from elsewhere.
 
-A proposal for payloads alone, or one that begins within a payload, doesn't say how long its payloads are. If the
-session doesn't know these entries, it can't say where its sides stand. The service may know them: from another
+A proposal for payloads alone, or one that begins within a payload, doesn't state how long its payloads are. If the
+session doesn't know these entries, it doesn't know where its sides stand. The service may know them: from another
 connection, or from a file. So what a side sent for such a proposal is gone through again, by the signed entries of the
 log: where each payload ends, and whether it is right (specification, "The Data Channel").
 
@@ -30,7 +30,7 @@ from wirehouse_codecs.logs.rows import MESSAGE
 Row = Mapping[str, Any]
 
 SIDES: Final = ("client", "server")
-#: Kinds of messages that say something of such a proposal.
+#: Kinds of messages about such a proposal.
 KINDS: Final = (
     *("propose", "adjust", "raw", "lz", "skip_bytes", "skip_small", "skip_large", "skip_missing", "notify"),
     *("apology", "metadata"),
@@ -52,7 +52,7 @@ FIELDS: Final = (
     ),
     *("at", "data", "compressed"),
 )
-#: Columns of the log that say which message it is.
+#: Columns of the log that identify a message.
 PLACED: Final = (
     *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
     *("channel", "proposal_id", "proposal_number"),
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What an entry says of its payload."""
+    """The payload's size and hash in an entry."""
 
     size: int
     payload_hash: bytes
@@ -124,7 +124,7 @@ def sides_of(session: Row, proposal: Row) -> dict[str, Side]:
 
 
 def is_replayed(row: Row) -> bool:
-    """Whether a row of a proposal, or its message, leaves it to others to say how long its payloads are."""
+    """Whether a row of a proposal, or its message, doesn't state how long its payloads are."""
     return bool(row["payload_only"]) or row["offset"] is not None
 
 
@@ -169,7 +169,7 @@ class _Replay:
 
     def _begin(self) -> None:
         self._at = self._offset if not self._index else 0
-        #: Of the bytes of the payload; None: some of them aren't here.
+        #: The hash of the payload's bytes; None: some of them aren't here.
         self._hash = None if self._at else hashlib.blake2b(digest_size=DIGEST_BYTES)
 
     @property
@@ -187,7 +187,7 @@ class _Replay:
         return known
 
     def take(self, row: Row) -> Found | None:
-        """What the next message of the side breaks: of several rules the first one."""
+        """The rule that the next message of the side breaks: the first one of several."""
         kind = row["kind"]
         if self._over or (kind in ("notify", "skip_bytes") and not row["count"] and not self._is_empty(kind)):
             return None
@@ -262,7 +262,7 @@ class _Replay:
         self._pass(int(row["count"]))
 
     def _take_metadata(self, row: Row) -> Iterator[Found]:
-        """From here on the session knows how long payloads are."""
+        """End the replay: with metadata, the session itself knows how long payloads are."""
         yield from ()
         self._over = True
 
@@ -289,7 +289,7 @@ class _Replay:
         yield from self._add(row, self._payload(), int(row["size"]), row["data"])
 
     def _add(self, row: Row, known: Payload | None, announced: int, data: bytes | None) -> Iterator[Found]:
-        """Bytes of the payload that is due; without `data` so many that are not at hand as are announced."""
+        """Take bytes of the payload that is due; without `data` the `announced` bytes are not at hand."""
         if known is None:
             self._over = True
             return

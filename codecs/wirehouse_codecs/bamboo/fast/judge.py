@@ -64,7 +64,7 @@ class Sender:
     proposal: Proposal
     half: Half
     cursor: Cursor
-    #: As loops.S_SEQ and following, loops.L_LAST and following.
+    #: Layouts: `state` is loops.S_SEQ and following, `limits` is loops.L_LAST and following.
     state: Array
     limits: Array
     #: Entries that are known: sequence numbers, what links to them are, and digests one behind the other.
@@ -138,11 +138,11 @@ _EAGER: Final = (Eagerness.ALL, Eagerness.LIMITED)
 
 
 class SideData(NamedTuple):
-    """What a side says on the data channel."""
+    """The packets of a side on the data channel."""
 
     sender: Sender
     content: Array
-    #: As loops.P_KIND and following, loops.E_SEQ and following, a column for each.
+    #: Layouts: loops.P_KIND and following, loops.E_SEQ and following, a column for each packet or entry.
     packets: Array
     entries: Array
     #: Entries in full, where they end, how long they are (0: a link of it isn't known), the places of the digests of
@@ -165,7 +165,7 @@ class Spoken(NamedTuple):
     """What the fast path read: packets of bymux, and the data of both sides."""
 
     pieces: Sequence[Data]
-    #: As loops.SIDE and following, a column for each packet; amounts and credits; places in the connection.
+    #: Layout: loops.SIDE and following, a column for each packet; amounts and credits; positions in the connection.
     bymux: Array
     words: Array
     by_side: Mapping[int, SideData]
@@ -181,12 +181,12 @@ class Plain:
 
     @staticmethod
     def _writes_control(bymux: Bymux) -> bool:
-        """A Write to the control channel isn't complete."""
+        """Whether a Write to the control channel isn't complete."""
         places = [bymux.reader(role).place for role in ROLES]
         return any(left and bymux.channels.get(stream_id) is not Channel.DATA for _, _, left, stream_id in places)
 
     def take(self, pieces: Sequence[Data]) -> Spoken | None:
-        """What the first of `pieces` say, as far as all is plain; None: the first one isn't."""
+        """The packets in the first of `pieces`, as far as all is plain; None: the first one isn't."""
         session = self._session
         bymux = self._reader.plain
         if (
@@ -271,7 +271,7 @@ class _Run:
         return limit
 
     def _walk(self, side: int, sender: Sender, pending: tuple[bytes, int], runs: Array, limit: int) -> int:
-        """What a side says in runs of content; how many of `limit` pieces are plain."""
+        """The packets of a side in runs of content; how many of `limit` pieces are plain."""
         begun, begun_at = pending
         begins, ends, pieces = runs
         sizes = ends - begins
@@ -418,7 +418,7 @@ class _Run:
             self._hear(side_data, int(seqs[0]), int(seqs[-1]))
 
     def _remember(self) -> None:
-        """Of the entries that both sides sent, the last ones are known."""
+        """Remember the last entries that each side sent."""
         senders = list(self.by_side.values())
         logs = [side_data.sender.proposal.log for side_data in senders]
         # An entry is known of all sides that sent it while it was known. So as many count as were between: an entry

@@ -20,7 +20,7 @@ _WORD: Any = np.uint64
 
 #: In place of a count: there wasn't room for all rows.
 FULL: Final = -1
-#: Of numbers of bymux: those of a row.
+#: Rows of the array of bymux packets, which has a column for each packet.
 SIDE, KIND, BEGIN, HEADER_END, END, PIECE, STREAM = range(7)
 BYMUX_NUMBERS: Final = 7
 #: State of a side: where the next header begins, what is left of a Write.

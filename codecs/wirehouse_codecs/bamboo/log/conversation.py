@@ -41,7 +41,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SNAPSHOT_VERSION: Final = 3
-#: After a piece that doesn't fit the fast path, the reference path takes so many before the fast path is tried again.
+#: After a piece that doesn't fit the fast path, the reference path takes this many before the fast path is tried again.
 #: The number doubles each time that the try didn't pay. The fast path gets four times as many pieces as it took last.
 _FEWEST_READ: Final = 4
 _MOST_READ: Final = 256
@@ -61,23 +61,23 @@ def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint
 
 
 def knows_more(connection: Connection, piece: Data) -> bool:
-    """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
+    """Whether the piece's sender had received bytes of the other side; what they were isn't known before delivery."""
     return received(connection, piece) > 0
 
 
 def received(connection: Connection, piece: Data) -> int:
-    """How many bytes of the other side, and its FIN, the host of who sent the piece had received, at most."""
+    """Bytes of the other side, and its FIN, that the host of the piece's sender had received, at most."""
     return connection.peer_received(piece.direction, piece.byte_start + len(piece.data))
 
 
 def peer_received(connection: Connection, options: BambooOptions) -> Callable[[Role, int], int]:
-    """As `Connection.peer_received`, by role."""
+    """`Connection.peer_received` by role."""
     sides = {options.role_of(side): side for side in Direction}
     return lambda role, byte_end: connection.peer_received(sides[role], byte_end)
 
 
 def begins_late(connection: Connection, reader: Reader, role: Role, piece: Data) -> bool:
-    """The piece has the first bytes of its side, and others may stand before them."""
+    """Whether the piece has the first bytes of its side, and others may stand before them."""
     return reader.is_silent(role) and connection.may_lack_beginning(piece.direction)
 
 

@@ -34,7 +34,7 @@ _SENT: Final = ("author", "log_id", "seqnum")
 _OMITTED: Final = (_SENT, (*_SENT, "backlink"), (*_SENT, "lipmaalink"), (*_SENT, "lipmaalink", "backlink"))
 _OMITTED_SIZES: Final = [np.array([len(word) for word in words], np.uint8) for words in _OMITTED]
 _OMITTED_BYTES: Final = [np.frombuffer("".join(words).encode(), np.uint8) for words in _OMITTED]
-#: As entries have it.
+#: A link that was sent and one that isn't known, as entries have it.
 _WORD_SENT, _WORD_UNKNOWN = np.array([loops.SENT, loops.UNKNOWN]).view(np.uint64)
 _M, _P = b"mp"
 _LINK_UNKNOWN: Final = RULE["link_unknown"]
@@ -72,8 +72,8 @@ def _add(log: Log, common: Mapping[str, pa.Array], name: str, content: Mapping[s
 class _Table:
     """Rows of a kind in their order: packets, of bymux and of both sides; or the entries of both sides.
 
-    `bymux`, `words`, `packets` and `entries` are as of `Spoken` and `Said`, a column for each row; where it has
-    none, 0.
+    `bymux`, `words`, `packets` and `entries` are laid out as in `Spoken` and `SideData`, a column for each row. Rows
+    without such numbers have 0.
     """
 
     def __init__(self, spoken: Spoken, kind: str) -> None:
@@ -111,7 +111,7 @@ class _Table:
             of_entries = rows[side_data.packets[loops.P_ENTRY, own] >= 0]
             loops.spread(side_data.entries, np.arange(len(of_entries)), of_entries, self.entries)
             self.rows[side] = rows, of_entries
-        #: Of the lipmaalink and the backlink: it isn't known.
+        #: Whether the lipmaalink and the backlink aren't known.
         self.unknown = self.entries[loops.E_LIPMAA :] == _WORD_UNKNOWN
         self.lacks = self.unknown[0] | self.unknown[1]
 
@@ -126,7 +126,7 @@ class _Table:
 
     @cached_property
     def unknown_targets(self) -> pa.Array:
-        """Those of links that aren't known, as a text; null where all are."""
+        """The targets of links that aren't known, as text; null where all are known."""
         shown = [_decimals(*one) for one in zip(self.targets, self.unknown, strict=True)]
         return pc.coalesce(pc.binary_join_element_wise(*shown, " and "), *shown)
 
@@ -146,7 +146,7 @@ class _Table:
     def bytes_of(
         self, data: Of, starts: Of, sizes: Array | int, has: Array | None, *, by_entry: bool = True
     ) -> pa.Array:
-        """Byte strings of what sides say, by entry or by packet; null where `has` is false."""
+        """Byte strings from the sides' data, by entry or by packet; null where `has` is false."""
         if has is not None:
             sizes = np.where(has, sizes, 0)
         elif isinstance(sizes, int):
@@ -312,7 +312,7 @@ def _omitted(codes: Array) -> pa.Array:
 
 
 def _chosen(shapes: Sequence[Array], codes: Array) -> tuple[Array, Array]:
-    """Those of `shapes` that `codes` say one behind the other, and where they begin and end."""
+    """The `shapes` that `codes` choose, one behind the other, and where each begins and ends."""
     sizes = np.array(list(map(len, shapes)))
     offsets = offsets_of(sizes[codes])
     out = np.empty(offsets[-1], np.uint8)
@@ -332,7 +332,7 @@ def _unknown(table: _Table) -> dict[str, pa.Array]:
 
 
 def _finding(table: _Table, rows: pa.Array) -> dict[str, pa.Array]:
-    """What is found of those entries of which links aren't known."""
+    """The finding about each entry with a link that isn't known."""
     seqs, targets = _decimals(table.entries[loops.E_SEQ]).take(rows), table.unknown_targets.take(rows)
     return {
         "rule": repeated(_LINK_UNKNOWN.id, len(rows)),
@@ -374,7 +374,7 @@ _kept: dict[tuple[str, str], pa.Array] = {}
 
 
 def _nulls(field: pa.Field, rows: int, within: str = "") -> pa.Array:
-    """So many nulls: part of those that are there already, as to make some takes long."""
+    """`rows` nulls: a slice of nulls that are kept, as making some takes long."""
     if rows > _MOST_NULLS:
         return pa.nulls(rows, field.type)
     key = (within, field.name)

@@ -1,4 +1,4 @@
-"""What the records of an entry file say, as rows of the log `silver.bamboo`: an entry, or bytes that are none."""
+"""Turns the records of an entry file into rows of the log `silver.bamboo`: an entry, or bytes that are none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS: Final = ("source", "window_start", *PLACE, "name", "data", "damaged", "
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says: its kind, and its contents."""
+    """The kind and the contents of a record."""
     if record["damage"] is not None:
         rule = CAPTURE_RULE["file_damaged"]
         finding = {"rule": rule.id, "severity": rule.severity.value, "message": record["damage"]}

@@ -1,6 +1,6 @@
 """Sessions over two connections, one for each channel (specification, "Running Over Bymux": other transports).
 
-The options say how connections between two addresses are paired. By default, a connection joins the pair that has
+The options decide how connections between two addresses are paired. By default, a connection joins the pair that has
 waited longest for its channel. With `next_port` it joins the pair whose ports fit. Connections whose begin isn't in the
 capture stay alone. Each pair has one session, which takes the packets of both connections in order of arrival.
 
@@ -38,7 +38,7 @@ from wirehouse_codecs.logs.rows import Dialogue, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-#: Ends of a connection that say where the streams of its sides end.
+#: Ends of a connection that show where the streams of its sides end.
 _SAID_WHERE: Final = ("fin", "reset")
 
 
@@ -51,7 +51,7 @@ class Member:
     #: How it has ended, and where.
     closed: str | None = None
     closed_at: Place | None = None
-    #: All that was sent on it was captured.
+    #: Whether all that was sent on it was captured.
     complete: bool = False
 
 
@@ -60,9 +60,9 @@ class Pair:
     """The connections of both channels, as far as they were seen, and their session."""
 
     number: int
-    #: The capture begins within its connections.
+    #: Whether the capture begins within its connections.
     late: bool
-    #: The client's port of the control channel, if that says which connections belong together.
+    #: The client's port of the control channel, if it decides which connections belong together.
     port: int | None
     account: Account
     members: dict[Channel, Member] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Pair:
             self.account.data_connection_id = member.connection_id
 
     def lacks(self, read: Read) -> bool:
-        """Whether what the other channel says isn't at hand, and a packet may be about that."""
+        """Whether packets of the other channel aren't at hand, and a packet may be about these."""
         if read.layer is not Layer.DATA and not isinstance(read.packet, Cancel | Propose):
             return False
         other = Channel.DATA if read.layer is not Layer.DATA else Channel.CONTROL
@@ -92,7 +92,7 @@ class Pair:
 
     @property
     def over(self) -> bool:
-        """All its connections have ended."""
+        """Whether all its connections have ended."""
         return all(member.closed is not None for member in self.members.values())
 
     def end(self) -> None:
@@ -155,7 +155,7 @@ class Pairs:
     def __init__(self, options: BambooOptions, log: Log, snapshot: str | None) -> None:
         self.options, self._log = options, log
         self._numbers = 0
-        #: Those that aren't over, in the order in which they began.
+        #: Pairs that aren't over, in the order in which they began.
         self._pairs: dict[int, Pair] = {}
         if snapshot is not None:
             self._restore(PAIRS_CODEC.read(snapshot))

@@ -22,7 +22,7 @@ from wirehouse_codecs.logs.rows import Dialogue, Gather, Log, Start, schema
 from wirehouse_codecs.tcp.endpoints import Endpoint
 from wirehouse_codecs.tcp.reassembly import Connection
 
-#: Of unsigned 64-bit numbers.
+#: The type of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
 #: Fields that no other packet has are null. Sizes and windows are in bytes. Hashes are digests, or, where they aren't
 #: correctly written, the 66 bytes that stand there.

@@ -164,7 +164,7 @@ class Settings:
     size_limit: int | None = None
     min_payload: int = 0
     max_payload: int = MAX_U64
-    #: The other side may not skip payloads as unavailable.
+    #: Whether the other side may not skip payloads as unavailable.
     mandatory: bool = True
 
     @classmethod
@@ -201,7 +201,7 @@ class Settings:
         return size is not None and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
 
     def unwanted(self, size: int) -> bool:
-        """Payload bytes of that size need not be sent."""
+        """Whether payload bytes of that size need not be sent."""
         return not self.min_payload <= size <= self.max_payload
 
 
@@ -230,7 +230,7 @@ class Cursor:
     sent: Piece | None = None
     #: The last two entries whose metadata was sent, the newest first, without retracted ones.
     metadata: tuple[int, ...] = ()
-    #: Its position is unknown from here on.
+    #: Whether its position is unknown from here on.
     lost: bool = False
 
     @classmethod
@@ -338,7 +338,7 @@ class Turn:
 
     sender: Cursor
     receiver: Cursor
-    #: Of the receiver.
+    #: The settings of the receiver.
     settings: Settings
     #: The payload size of an entry of the log. None: unknown.
     size_of: SizeOf = field(repr=False)

@@ -3,7 +3,7 @@
 Metadata omits what follows from its position: author and log id (of the proposal), the sequence number (of the cursor),
 the lipmaalink, and the backlink if its target was sent before. The hash of a link target comes from what the same side
 sent for the proposal, from the expected starting hash, or from entries that are known from elsewhere. If it is unknown,
-the entry is complete but for that link.
+the entry is complete except that link.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rebuilt(NamedTuple):
     #: The names of the fields that were not sent.
     omitted: tuple[str, ...]
     unknown: tuple[int, ...] = ()
-    #: A link is assumed: it is known from elsewhere, and the sender may mean another entry.
+    #: Whether a link is assumed: it is known from elsewhere, and the sender may mean another entry.
     assumed: bool = False
     #: The rule that it breaks, judged without other entries and without the signature.
     rule: str | None = None

@@ -45,7 +45,7 @@ class PayloadBytes(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        """All bytes are reported."""
+        """Whether all bytes are reported."""
         return self.shown is self.whole
 
 

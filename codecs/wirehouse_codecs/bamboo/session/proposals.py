@@ -172,15 +172,15 @@ class Heard(NamedTuple):
 
     @property
     def is_forged(self) -> bool:
-        """Its signature is wrong, so no rule is judged by its metadata. This checks a signature."""
+        """Whether its signature is wrong, so that no rule is judged by its metadata. This checks a signature."""
         return self.data is not None and wrongly_signed(self.data)
 
     def sent_as(self, other: Heard) -> bool:
-        """Whether the metadata of both says the same of the payload."""
+        """Whether the metadata of both has the same size and hash of the payload."""
         return (self.payload_size, self.payload_hash) == (other.payload_size, other.payload_hash)
 
     def with_senders(self, other: Heard | None) -> Heard:
-        """The same, also sent by the sides that sent `other`, if that says the same of the payload."""
+        """The same, also sent by the sides that sent `other`, if that has the same size and hash of the payload."""
         if other is None or other.senders == self.senders or not self.sent_as(other):
             return self
         return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))
@@ -194,11 +194,11 @@ class Heard(NamedTuple):
 class LastPiece:
     """A whole piece, while it may still be retracted."""
 
-    #: Of the packet that completed it.
+    #: The first byte of the packet that completed it.
     byte_start: int
     #: The entry rule that the piece breaks, judged without the signature.
     rule: str | None = None
-    #: A payload that has the hash and the size of its entry.
+    #: Whether a payload has the hash and the size of its entry.
     right: bool = False
 
 
@@ -212,7 +212,7 @@ class Assembly:
     #: None: bytes are unknown, or there are too many to hold or to report.
     data: bytearray | None = field(default_factory=bytearray)
     packets: int = 0
-    #: Of bytes that aren't held; and how many came.
+    #: The digest of bytes that aren't held; and how many came.
     digest: Digest | None = None
     size: int = 0
 
@@ -269,7 +269,7 @@ class Half:
             self.forget(seq)
 
     def forget(self, seq: int) -> None:
-        """Forget what no entry after `seq` can link to, but for the last ones: at every `MOST_HEARD`th entry."""
+        """Forget what no entry after `seq` can link to, except the last ones: at every `MOST_HEARD`th entry."""
         kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
         self.heard = {one: known for one, known in self.heard.items() if one in kept}
 
@@ -308,9 +308,9 @@ class Proposal:
     confirmed_at_ns: int | None = None
     ended_at_ns: int | None = None
     outcome: Outcome | None = None
-    #: The hash that its author expects was compared, and the entry has another one.
+    #: Whether the hash that its author expects was compared, and the entry has another one.
     hash_differs: bool = False
-    #: Bytes of the capture are missing, so its cursors are unknown.
+    #: Whether bytes of the capture are missing, so its cursors are unknown.
     partial: bool = False
 
     @classmethod
@@ -338,12 +338,12 @@ class Proposal:
 
     @property
     def settled(self) -> bool:
-        """All four messages of a cancel were sent."""
+        """Whether all four messages of a cancel were sent."""
         return all(half.state is SideState.ENDED for half in self.halves.values())
 
     @property
     def cancelled(self) -> bool:
-        """Some message of a cancel was sent."""
+        """Whether some message of a cancel was sent."""
         return any(half.state is not SideState.OPEN for half in self.halves.values())
 
     def input_of(self, role: Role) -> Input:
@@ -359,7 +359,7 @@ class Proposal:
         return self.plan.start <= ends[1] and other.plan.start <= ends[0]
 
     def yields_to(self, other: Proposal) -> bool:
-        """Of two that overlap, whether this one is dropped."""
+        """Whether this proposal is dropped when the two overlap."""
         mine, others = self.plan.start, other.plan.start
         return mine > others or (mine == others and self.proposer is Role.REACTIVE)
 

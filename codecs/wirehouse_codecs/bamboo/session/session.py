@@ -13,7 +13,7 @@ overlap rule drops one of them, as if it had never been sent.
 **What a proposal and its cursor are.** A proposal is a *plan*: a sequence of pieces, each the metadata or the payload
 of an entry. It goes from the lower certificate pool through the range to the upper certificate pool. Each side has a
 *cursor* into the plan: the next piece that it is going to send or skip. Data packets don't name their piece. A switch
-makes a proposal the current one of its sender, and the sender's cursor says the rest: sequence number, links that were
+makes a proposal the current one of its sender, and the sender's cursor has the rest: sequence number, links that were
 left out, and how far a payload has come. So a wrong cursor makes all later packets unreadable.
 
 **Who must wait for whom.** Nobody may send data before the proposal is confirmed, nor propose without credit. A side

@@ -69,11 +69,11 @@ class Memory:
     proposals: dict[int, Proposal] = field(default_factory=dict)
     #: The current proposal of each side: its id and its number.
     current: dict[Role, tuple[int, int] | None] = field(default_factory=lambda: dict.fromkeys(Role))
-    #: Bytes are missing. The sides whose packets have not been read again since then are in `unheard`. Over two
+    #: Whether bytes are missing. The sides whose packets have not been read again since then are in `unheard`. Over two
     #: connections they stay there.
     partial: bool = False
     unheard: set[Role] = field(default_factory=set)
-    #: MOST_PROPOSALS was reached, so some proposals aren't followed.
+    #: Whether MOST_PROPOSALS was reached, so some proposals aren't followed.
     untracked: bool = False
     ended_by: str | None = None
     #: The number of proposals so far.
@@ -193,7 +193,7 @@ class SessionState(Memory):
         return sum(len(one.data) for one in assemblies if one is not None and one.data is not None)
 
     def find(self, incoming: Incoming, rule: str, reason: str) -> bool:
-        """Note that the packet breaks a rule. False: missing bytes may excuse it."""
+        """Note that the packet breaks a rule. Returns False if missing bytes may excuse it."""
         if self.partial and rule in _NEED_ALL:
             return False
         if rule in ENDS and any(broken.rule.name in ENDS for broken in incoming.broken):

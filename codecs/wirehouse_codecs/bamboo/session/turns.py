@@ -180,7 +180,7 @@ class DataTurn:
         return furthest is not None and furthest.seq > end and not self._entries.is_forged(end)
 
     def _compare_versions(self, packet: Metadata, turns: list[Turn], rules: list[str | None]) -> None:
-        """Rule out versions if several ones fit metadata, but for different entries.
+        """Rule out versions if several ones fit metadata, each for another entry.
 
         A right signature decides, else whether there is a backlink.
         """

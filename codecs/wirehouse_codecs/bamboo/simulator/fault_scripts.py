@@ -313,7 +313,7 @@ def switches_to_unknown(script: FaultScript) -> None:
 
 
 def cancelled_unknown(script: FaultScript) -> None:
-    """A side says that an id is cancelled that nobody has proposed."""
+    """A side confirms the cancel of an id that nobody has proposed."""
     script.say(A, Cancelled(UNKNOWN_ID))
 
 
@@ -353,7 +353,7 @@ def after_end(script: FaultScript) -> None:
 
 
 def byte_too_many(script: FaultScript) -> None:
-    """A payload has one byte more than its metadata says."""
+    """A payload has one byte more than its metadata states."""
     exchange = script.begun()
     exchange.send(A)
     exchange.unsent(A, encode(RawPayload(41, bytes(41))))
@@ -422,7 +422,7 @@ def sorry_for_right(script: FaultScript) -> None:
 
 
 def other_payload(script: FaultScript) -> None:
-    """A payload has another hash than its metadata says."""
+    """A payload has another hash than its metadata states."""
     exchange = script.begun()
     exchange.send(A)
     exchange.unsent(A, encode(RawPayload(40, bytes(40))))

@@ -34,14 +34,14 @@ class Fault:
     sentence: str
     #: What happens on the connection; None: only a file of entries can break the rule.
     act: Act | None
-    #: How the peers send.
+    #: Whether the peers send greedily.
     greedy: bool = False
     window: int = 1024
     #: Rules that are broken by it, too.
     also: tuple[str, ...] = ()
-    #: Of a rule of entries: what a file has.
+    #: For a rule of entries: what a file has.
     entries: Make | None = None
-    #: What is broken, of faults with other names.
+    #: What is broken, for faults with other names.
     rule: str | None = None
 
     def manner(self, client: Role, *, two_connections: bool) -> Manner:
@@ -77,7 +77,7 @@ OF_BYMUX: Final = frozenset(rule.name for rule in BYMUX_RULES) - {"truncated_pac
 
 
 def first_sentence(made: Callable[..., object]) -> str:
-    """What a function says that it does."""
+    """The first line of a function's docstring."""
     return (made.__doc__ or "").strip().split("\n")[0]
 
 
@@ -92,7 +92,7 @@ def _entry(make: Make, sentence: str = "", *, shown: bool = True, also: tuple[st
 
 
 _TAG, _SEQ = 0, 2 + AUTHOR_BYTES
-#: Of the payload's hash, from the end.
+#: Position of the payload's hash, from the end.
 _HASH: Final = -(SIGNATURE_BYTES + yamf.HASH_BYTES)
 
 #: By the rule that is broken.
@@ -201,10 +201,10 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
         "bad_yamf_id": _entry(broken.changed(_HASH, 1), "The hash of a payload has type 1."),
         "bad_yamf_length": _entry(broken.changed(_HASH + 1, 63), "The hash of a payload has length 63."),
         "payload_hash_mismatch": _entry(
-            broken.with_payload(b"2!!", 3), "A payload has another hash than its entry says.", shown=False
+            broken.with_payload(b"2!!", 3), "A payload has another hash than its entry states.", shown=False
         ),
         "payload_size_mismatch": _entry(
-            broken.with_payload(b"two", 4), "A payload has another size than its entry says.", shown=False
+            broken.with_payload(b"two", 4), "A payload has another size than its entry states.", shown=False
         ),
         "lipmaalink_mismatch": _entry(
             broken.other_link(8, lipmaa=True),

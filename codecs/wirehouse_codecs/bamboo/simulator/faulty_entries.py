@@ -72,7 +72,7 @@ def long_log_id(seed: int) -> Bad:
 
 
 def with_payload(payload: bytes, size: int) -> Make:
-    """Entry 2 of a log, and a payload; the entry says that its size is `size`."""
+    """Entry 2 of a log, and a payload; the entry states the size `size`."""
 
     def make(seed: int) -> Bad:
         log = made_log(seed, 1)

@@ -1,6 +1,7 @@
-"""Bamboo logs that never were: authors with real keys, entries with right links, and their payloads.
+"""Simulated Bamboo logs: authors with real keys, entries with right links, and their payloads.
 
-All follows from a seed. A log grows entry by entry; of a long one only the hashes are kept that later entries link to.
+A seed decides everything. A log grows entry by entry. Long logs don't keep their entries, only the hashes to which
+later entries link.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from wirehouse_codecs.bamboo.wire import varu64, yamf
 from wirehouse_codecs.bamboo.wire.entries import END_OF_LOG, REGULAR, SIGNATURE_BYTES, Entry, publish
 from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
 
-#: Payloads are from one text, which has so many words; so many of them differ, and the payloads have so many sizes.
+#: Payloads are cut from one text: its number of words, that of different words, and the number of payload sizes.
 _TEXT_WORDS: Final = 8_000
 _WORDS: Final = 300
 _SIZES: Final = 509
 _LETTERS: Final = "aabcdeeefghiiklmnnoooprsttuvw"
-#: Of a log that isn't kept, hashes are forgotten after so many entries.
+#: A log whose entries aren't kept forgets old hashes each time after this many entries.
 _PRUNED_EVERY: Final = 1024
 #: The first byte of an entry's metadata on the data channel.
 _METADATA: Final = {REGULAR: b"\x80", END_OF_LOG: b"\x81"}
@@ -33,7 +34,7 @@ def author_key(seed: int, name: str) -> nacl.signing.SigningKey:
 
 
 class Contents:
-    """Payloads by log and sequence number: words that come again and again. No two are equal."""
+    """Payloads by log and sequence number. They consist of words that repeat; no two payloads are equal."""
 
     def __init__(self, seed: int, mean_bytes: int) -> None:
         random = Random(f"{seed} contents")

@@ -44,11 +44,11 @@ from wirehouse_codecs.simulate.script import PACKET_NS, ROUND_TRIP_NS, SEGMENT_B
 from wirehouse_codecs.tcp.endpoints import Direction
 
 NS_PER_MS: Final = 1_000_000
-#: What the other side says comes after this.
+#: Time until the other side answers.
 LATENCY_NS: Final = 100_000
-#: A segment and its share of an ACK are on the link for so long at most.
+#: Maximum time for which a segment and its share of an ACK are on the link.
 _SEGMENT_NS: Final = 2 * PACKET_NS
-#: A Write has so many bytes at most, and a side is given so much credit for the data channel at once.
+#: Maximum size of a Write, and the credit for the data channel that a side is given at once.
 MOST_WRITE_BYTES: Final = 16_384
 DATA_CREDIT: Final = 1 << 18
 PROPOSAL_CREDIT: Final = 4
@@ -63,13 +63,13 @@ class Manner:
     setups: dict[Role, Setup]
     #: The role of the side that opened the connection.
     client: Role = Role.PROACTIVE
-    #: The channels' streams are created, not agreed on.
+    #: Whether the channels' streams are created, not agreed on.
     creates: bool = False
-    #: Each channel has a connection of its own, without bymux and set-up.
+    #: Whether each channel has a connection of its own, without bymux and set-up.
     two_connections: bool = False
-    #: Packets are also cut into several Writes.
+    #: Whether packets are also cut into several Writes.
     cuts: bool = False
-    #: The connection ends without a shutdown.
+    #: Whether the connection ends without a shutdown.
     resets: bool = False
     #: Share of payloads that are compressed, where there is a window.
     compressed: float = 0.5
@@ -116,7 +116,7 @@ class Dialogue:
             self.credit[role.peer] = PROPOSAL_CREDIT
 
     def setup(self, role: Role) -> None:
-        """A side says its set-up."""
+        """A side sends its set-up."""
         self.send(role, Channel.CONTROL, encode(self.manner.setups[role]))
 
     def create_streams(self) -> None:
@@ -245,7 +245,7 @@ class Dialogue:
 
 
 class Exchange:
-    """A proposal: where both sides stand, and what they say of it.
+    """A proposal: where both sides stand, and the packets that they send about it.
 
     `propose` and `confirm` begin it, `cancel` ends it; between them sides `send`, `notify` and so on, each from where
     it stands.
@@ -323,7 +323,7 @@ class Exchange:
         self.index = {role: self.plan.index(place) for role, place in places.items()}
 
     def cancel(self, role: Role, reason: CancelReason = CancelReason.END_REACHED, **shown: Any) -> None:
-        """A side cancels, the other confirms that, and both say so on the data channel."""
+        """A side cancels, the other confirms that, and both do so on the data channel."""
         self.dialogue.say(role, Cancel(reason, self.id, **shown))
         self.dialogue.say(role, Cancelled(self.id))
         self.dialogue.say(role.peer, Cancel(CancelReason.CONFIRMING, self.id))

@@ -11,7 +11,7 @@ from wirehouse_codecs.bamboo.simulator.peers import NS_PER_MS, Dialogue, Exchang
 from wirehouse_codecs.bamboo.wire.lipmaa import has_lipmaalink, lipmaa
 from wirehouse_codecs.bamboo.wire.messages import CancelReason
 
-#: So many entries of a log are sent, before it is the next one's turn.
+#: Number of entries of a log that are sent before the next log has its turn.
 BURST_ENTRIES: Final = 32
 
 
@@ -42,7 +42,7 @@ def whole_logs(dialogue: Dialogue, journals: list[Journal], stored: int, live: i
                 _send(exchange, journal, 1)
             yield
     for journal, exchange in logs:
-        # Of a log without an end there is always more to come.
+        # A log without an end always has more to come.
         is_all = journal.ends or not live
         exchange.cancel(exchange.proposer, CancelReason.END_REACHED if is_all else CancelReason.RESOURCES)
     yield

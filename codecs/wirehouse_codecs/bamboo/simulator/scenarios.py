@@ -122,7 +122,7 @@ def sparse(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
 
 
 def from_an_offset(dialogue: Dialogue, logs: Logs) -> Iterator[None]:
-    """What was left of a payload when the proposal before was cancelled; then payloads alone."""
+    """The rest of a payload whose proposal was cancelled; then payloads alone."""
     log = logs.grown(8, (LARGE, MIDDLE))
     sender = _side(dialogue)
     exchange = Exchange(dialogue, log, sender.peer).propose(1, 6).confirm()

@@ -45,7 +45,7 @@ WRITERS: Final[dict[str, Callable[[Any, Path], int]]] = {
     **endings(".entries", write_binary),
 }
 
-#: Of the servers: for bymux, and for each channel where these have connections of their own.
+#: The servers' ports: for bymux, and for each channel where these have connections of their own.
 PORT: Final = 8019
 PORTS: Final = {Channel.CONTROL: 8020, Channel.DATA: 8021}
 #: How peers send.
@@ -68,13 +68,13 @@ class SimulatorConfig:
     connections: int = 4
     #: Logs that are replicated on each connection; every second one by the side that was called.
     logs: int = 2
-    #: Of each log.
+    #: Number of entries of each log.
     entries: int = 1000
     #: The first of them: those before it the receiver has.
     first_entry: int = 1
     #: Share of the logs whose last entry is an end-of-log entry.
     ended_share: float = 0.25
-    #: So many connections replicate the same logs.
+    #: Number of connections that replicate the same logs.
     replicas: int = 1
     #: Mean size of the payloads; sizes are from about half to one and a half of it.
     payload_bytes: int = 200
@@ -84,7 +84,7 @@ class SimulatorConfig:
     interval_ms: int = 50
     #: The largest window for compression; 0 = none.
     window_bytes: int = 32_768
-    #: How many more proposals each connection has, one for each of so many scenarios.
+    #: Number of further proposals of each connection, each of another scenario.
     ways: int = 20
     #: Proposals of each connection that are cancelled with the proof of a fork.
     forks: int = 0

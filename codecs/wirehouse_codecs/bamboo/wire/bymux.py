@@ -167,7 +167,7 @@ class Bymux:
         return taken
 
     def unfinished(self, role: Role) -> bool:
-        """The bytes of `role` end within a packet."""
+        """Whether the bytes of `role` end within a packet."""
         return self._readers[role].unfinished
 
     def pending(self, role: Role) -> bytes:
@@ -176,7 +176,7 @@ class Bymux:
 
     @property
     def plain(self) -> bool:
-        """Both channels are open on both sides and in use, and no bytes are missing: the fast path can go on."""
+        """Whether the fast path can go on: both channels are open on both sides and in use, no bytes are missing."""
         streams = [self.streams.get(stream_id) for stream_id in self.channels]
         if self.blind or self._unused or self.ended_by is not None or len(streams) != len(Channel):
             return False
@@ -202,7 +202,7 @@ class Bymux:
         self._readers[role].lost = self.blind = True
 
     def name(self, role: Role, creating: Packet) -> None:
-        """The first streams that the proactive side creates are the channels, if nothing else says so."""
+        """The first streams that the proactive side creates are the channels, if nothing else decides it."""
         unnamed = [channel for channel in Channel if channel not in self.channels.values()]
         if role is Role.PROACTIVE and self.by_creation and unnamed:
             self.channels[creating.amount or 0] = unnamed[0]

@@ -37,7 +37,7 @@ class Packet:
 
     @property
     def creates(self) -> bool:
-        """It creates the stream `amount`."""
+        """Whether it creates the stream `amount`."""
         return self.type is Type.WRITE and self.stream_id is None
 
     @property
@@ -95,7 +95,7 @@ class Read(NamedTuple):
     byte_end: int
     #: None: its type is unassigned, so nothing after it can be read.
     packet: Packet | None
-    #: The id or the amount is wider than necessary.
+    #: Whether the id or the amount is wider than necessary.
     wide: bool = False
 
 
@@ -117,14 +117,14 @@ class Reader:
     pending: bytes = b""
     content_left: int = 0
     stream_id: int = 0
-    #: A header was invalid, so nothing after it is read.
+    #: Whether a header was invalid, so nothing after it is read.
     lost: bool = False
-    #: All packets from the first one on were read.
+    #: Whether all packets from the first one on were read.
     is_whole: bool = True
 
     @property
     def unfinished(self) -> bool:
-        """The bytes end within a packet."""
+        """Whether the bytes end within a packet."""
         return bool(self.pending) or self.content_left > 0
 
     @property
@@ -165,7 +165,7 @@ class Reader:
         return items
 
     def skip(self, size: int) -> bool:
-        """Skip bytes that are missing. False: not all of them belong to the current Write."""
+        """Skip bytes that are missing. Returns False if not all of them belong to the current Write."""
         if self.lost or self.pending or not 0 < size <= self.content_left:
             return False
         self.at, self.content_left = self.at + size, self.content_left - size

@@ -26,7 +26,7 @@ class ChannelReader:
     buffer: bytearray = field(default_factory=bytearray)
     #: How many bytes the buffer needs at least before a packet or piece can be complete.
     needed: int = 1
-    #: Of the packet whose payload is being read.
+    #: The header of the packet whose payload is being read.
     payload: PayloadHeader | None = None
     lost: bool = False
 
@@ -42,7 +42,7 @@ class ChannelReader:
 
     @property
     def unfinished(self) -> bool:
-        """The bytes end within a packet."""
+        """Whether the bytes end within a packet."""
         return not self.lost and (bool(self.buffer) or self.payload is not None)
 
     @property

@@ -13,10 +13,11 @@ from wirehouse_codecs.bamboo.wire import lzfoo
 from wirehouse_codecs.bamboo.wire.lzfoo import Inflater
 from wirehouse_codecs.bamboo.wire.messages import CompressedPayload, DataPacket
 
-#: Decompression takes time. So many bytes of a packet, and so many for each compressed byte, are free. The rest of all
-#: packets of a side is limited by the option `max_inflated_bytes`.
+#: Decompression takes time. These bytes are free: a number for each packet, and a number for each compressed byte. The
+#: option `max_inflated_bytes` limits the rest of all packets of a side.
 FREELY_INFLATED: Final = (4_096, 1_024)
-#: Few bytes can stand for very many, so less is reported: so many bytes, and so many for each compressed byte.
+#: Few bytes can stand for very many. So the reported bytes are limited too: for each packet, and for each compressed
+#: byte.
 MOST_REPORTED: Final = (1_024, 32)
 #: The limit for any packet.
 MOST_REPORTED_BYTES: Final = 32 << 20
@@ -34,7 +35,7 @@ class Inflation(NamedTuple):
     compressed: bytes | None = None
     #: Why the decompressed bytes are unknown.
     unknown: str | None = None
-    #: An offset in it is longer than it needs to be.
+    #: Whether an offset in it is longer than it needs to be.
     wide: bool = False
 
 
@@ -45,7 +46,7 @@ _MORE_TO_COME: Final = Inflation()
 class Inflating:
     """The compressed payloads of a side: the bytes of an incomplete packet, and how much may still be decompressed."""
 
-    #: Of a packet.
+    #: The largest compressed size of a packet.
     max_compressed_bytes: int
     #: Bytes that payloads may still be decompressed to, beyond those that are free.
     left: int
@@ -93,5 +94,5 @@ def is_whole(packet: DataPacket) -> bool:
 
 
 def _freely(packet: CompressedPayload, most: tuple[int, int]) -> int:
-    """So many bytes, and so many for each of the packet's own."""
+    """Number of bytes that a payload may have in any case: a constant, and some for each compressed byte."""
     return most[0] + most[1] * packet.compressed_size

@@ -103,7 +103,7 @@ def signature_rule(author: bytes, signed: bytes, signature: bytes) -> str | None
 
 
 def wrongly_signed(data: bytes) -> bool:
-    """An entry in full has a wrong signature."""
+    """Whether an entry in full has a wrong signature."""
     return signature_rule(data[1 : 1 + AUTHOR_BYTES], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]) is not None
 
 
@@ -111,7 +111,7 @@ _FIELD_PRIME: Final = 2**255 - 19
 
 
 def _is_point(author: bytes) -> bool:
-    """`author` is the canonical encoding of a point of the curve (RFC 8032, 5.1.3)."""
+    """Whether `author` is the canonical encoding of a point of the curve (RFC 8032, 5.1.3)."""
     if int.from_bytes(author, "little") & ~(1 << 255) >= _FIELD_PRIME:
         return False
     try:
@@ -138,7 +138,7 @@ class Decoded:
 
 
 class _Fields(NamedTuple):
-    """Where the fields of an entry stand, whatever they say. `links` are the begins of the written links."""
+    """Where the fields of an entry stand, whatever their values. `links` are the begins of the written links."""
 
     log_id: varu64.VarU64
     seq: varu64.VarU64
@@ -345,7 +345,7 @@ def following(entries: pa.Array) -> tuple[Array, dict[str, pa.Array]]:
         "lipmaalink": (scanned.links_at, right & (scanned.links == 2)),
         "backlink": (scanned.links_at + (scanned.links - 1) * yamf.HASH_BYTES, right & (scanned.links > 0)),
         "payload_hash": (hash_at, right),
-        # As long as a hash, and without what that begins with.
+        # Its slice has the length of a hash without its prefix.
         "signature": (hash_at + yamf.HASH_BYTES - len(yamf.PREFIX), right),
     }
     columns = {}

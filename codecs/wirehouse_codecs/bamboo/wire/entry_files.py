@@ -22,7 +22,7 @@ from wirehouse_codecs.captures.compressed_output import opened
 
 #: A longer line is damaged.
 MAX_LINE_BYTES: Final = 64 << 20
-#: A damaged record of a binary file, or of a line that is too long, has at most so many bytes; what follows is another.
+#: Maximum size of a damaged record of a binary file, or of a line that is too long; the bytes after it are another.
 MAX_DAMAGE_BYTES: Final = 1 << 20
 #: A line with more values than this is damaged: each takes many times the memory of its bytes.
 MOST_VALUES: Final = 10_000
@@ -80,13 +80,13 @@ def read(pieces: Iterable[bytes]) -> Iterator[Record]:
 
 
 def begins_entries(start: bytes) -> bool:
-    """What a file begins with may be entries: one of either form is there, or the begin of one."""
+    """Whether the first bytes of a file may be entries: one of either form is there, or the begin of one."""
     reader = reader_for(start)
     if isinstance(reader, BinaryEntries):
         return find(start) >= 0 or begins_right(start, 0)[0]
     if b"\n" in start:
         return _has_lines(start)
-    # A line that goes on beyond `start`: its names say whether it is an entry or a broker's message.
+    # A line that goes on beyond `start`: its names show whether it is an entry or a broker's message.
     return _begins_object(start) and (b'"entry_hex"' in start or not any(name in start for name in _OF_MESSAGES))
 
 
@@ -199,7 +199,7 @@ def _read_line(text: bytes) -> tuple[bytes, bytes | None] | str:
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         return f"a line of more than {MOST_VALUES} values"
     try:
-        # Of bytes, other encodings would be taken too.
+        # Decoding first: json.loads would accept bytes in other encodings too.
         row = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return "no JSON"
@@ -243,7 +243,7 @@ class BinaryEntries:
         return records
 
     def _read(self, least: int) -> list[Record]:
-        """The records that can be read while at least so many bytes are left."""
+        """The records that can be read while at least `least` bytes are left."""
         records: list[Record] = []
         data, at = self._buffer, 0
         while len(data) - at - self._damaged >= least:

@@ -60,7 +60,7 @@ class Proof(StrEnum):
     LINKS = "links"
 
 
-#: A verdict on one given entry. What can't be read of it is null; `rule` is the name of a rule and says with `reason`
+#: A verdict on one given entry. What can't be read of it is null; `rule` is the name of a rule and states with `reason`
 #: why it isn't valid.
 VERIFIED_SCHEMA: Final = pa.schema(
     [
@@ -97,7 +97,7 @@ class Verification(NamedTuple):
 
 #: Author and log id.
 LogOf = tuple[bytes, int]
-#: Of entries that are correctly encoded, by hash: their log.
+#: The log of each correctly encoded entry, by hash.
 Elsewhere = Mapping[bytes, LogOf]
 
 
@@ -216,7 +216,7 @@ class _Batch:
         return rules
 
     def _refuse_from(self, i: int) -> None:
-        """The log of entry `i` is invalid from there on, if its author says so."""
+        """Make the log of entry `i` invalid from there on, if its author signed it."""
         if self._signed[i]:
             group = int(self._groups[np.searchsorted(self._distinct, i)])
             seq = int(self.scanned.seq[i])
@@ -423,7 +423,7 @@ class _Log:
     """The distinct entries of one author and log id, ascending; of one sequence number in the order they came in."""
 
     entries: list[_Known]
-    #: From this sequence number on, a payload of the wrong size makes the log invalid.
+    #: A payload of the wrong size makes the log invalid from this sequence number on.
     invalid_from: int | None = None
     #: By position, the first proof of a fork there.
     forks: dict[int, tuple[Proof, int, int]] = field(default_factory=dict)
@@ -490,7 +490,7 @@ def _broken_link(one: _Known, link: _Link, target_known: bool, batch: _Batch) ->
 
 
 def _judge_end(log: _Log) -> None:
-    """Refuse what comes after an end-of-log entry, or after a payload whose size isn't what its entry says."""
+    """Refuse what comes after an end-of-log entry, or after a payload whose size isn't the one in its entry."""
     ends = [one for one in log.entries if one.end_of_log and one.signature is None]
     if ends:
         later = [one for one in log.entries if one.seq > ends[0].seq]
@@ -509,7 +509,7 @@ def _judge_end(log: _Log) -> None:
 
 
 def _leave_partings(log: _Log) -> None:
-    """Of the proofs leave those of positions at which branches part, not where they only go on from an earlier fork.
+    """Keep the proofs of positions at which branches part, not of those where they only go on from an earlier fork.
 
     The earliest one is such a position, and each later one where two entries go on from the same one, or one goes on
     from an end-of-log entry. What else is odd there may be of the branches that are known.

@@ -24,9 +24,9 @@ _WORD: Any = np.uint64
 _COPY: Final = 0x80
 #: Smaller lengths are in the first byte. Larger values of it give the number of bytes of the length.
 _FIRST_LONG: Final = 120
-#: Of a greater window only so many bytes are kept; who copies from farther back is not followed.
+#: Maximum number of bytes kept of a larger window; a copy from farther back is not followed.
 MAX_HISTORY_BYTES: Final = 4 << 20
-#: The buffer of a history has room for it twice, and for so many bytes more.
+#: The buffer of a history has room for it twice, and for this many bytes more.
 _SPARE_BYTES: Final = 1 << 16
 
 WINDOW_EXCEEDED: Final = "window_exceeded"
@@ -45,7 +45,7 @@ class Inflated(NamedTuple):
 
     data: bytes | None
     rule: str | None = None
-    #: An offset is written longer than it needs to be.
+    #: Whether an offset is written longer than it needs to be.
     wide: bool = False
 
 
@@ -347,7 +347,7 @@ def _inflate_all(
 # Compress, compiled
 
 _HASH_BITS: Final = 15
-#: So many earlier places with the same hash are tried.
+#: Number of earlier places with the same hash that are tried.
 _TRIES: Final = 16
 _LEAST_COPY: Final = 3
 

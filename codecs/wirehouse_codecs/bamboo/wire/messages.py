@@ -85,7 +85,7 @@ class Adjust:
     eagerness: Eagerness | None = None
     #: Only with LIMITED: the largest payload that its sender wants, in bytes.
     size_limit: int | None = None
-    #: The other side may skip payloads.
+    #: Whether the other side may skip payloads.
     may_skip: bool = False
     end: int | None = None
     upper_info: int | None = None
@@ -97,7 +97,7 @@ class CancelEntry(NamedTuple):
     """An entry that a cancel carries as evidence."""
 
     data: bytes
-    #: It contains author and log id.
+    #: Whether it contains author and log id.
     whole: bool = True
 
     def in_log(self, author: bytes, log_id: int) -> bytes:

@@ -6,7 +6,7 @@ later bytes of a direction are its `rest`.
 
 After missing bytes, or at a start within the connection, the reader resynchronises (`resync.py`). If bytes are missing
 within a Write, only packets of its channel are lost, because the next packet of bymux begins where the Write ends. If
-the header of a cut packet says where it ends, the channel continues there.
+the header of a cut packet shows where it ends, the channel continues there.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Read(NamedTuple):
     credit: int | None = None
     #: The channel that a packet of bymux is about.
     channel: Channel | None = None
-    #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
+    #: Bytes that are no packet, as far as they are at hand; and why, if no rule states it.
     undecoded: bytes = b""
     reason: str = ""
-    #: It waited for bytes, or was read after a resync: later packets of the other side may have been read before it.
+    #: Whether it waited for bytes, or was read after a resync: later packets of the other side may be read before it.
     late: bool = False
 
 
@@ -89,7 +89,7 @@ class _ChannelState:
     reader: ChannelReader
     #: Where in the connection its unfinished packet begins.
     begun_at: int = 0
-    #: So many bytes are left of a packet that missing bytes cut.
+    #: Number of bytes left of a packet that missing bytes cut.
     skip: int = 0
     #: What looks for the next packets, once missing bytes cut one whose end isn't known.
     search: Writes | None = None
@@ -107,7 +107,7 @@ class _Side:
     stopped: tuple[int, str] | None = None
     #: How many bytes came before the first packet of bymux.
     setup_bytes: int = 0
-    #: The set-up is over, or was before the capture.
+    #: Whether the set-up is over, or was before the capture.
     past_setup: bool = False
     #: What looks for the next packets, once bytes came after those that are missing.
     search: Search | None = None
@@ -231,7 +231,7 @@ class Reader:
         return [left_out, *(read._replace(late=True) for read in self._packets(role, content, begin, place))]
 
     def _is_passing(self, role: Role) -> bool:
-        """Packets of a channel are looked for."""
+        """Whether packets of a channel are looked for."""
         return any(carried.search is not None for carried in self._sides[role].channels.values())
 
     def _begin_write(self, role: Role, received: bymux.Received, place: Place) -> list[Read]:
@@ -335,7 +335,7 @@ class Reader:
         return self._bymux if self._channel is None and is_read and self._bymux.plain else None
 
     def is_silent(self, role: Role) -> bool:
-        """The capture has no byte of a side, and lacks none."""
+        """Whether the capture has no byte of a side, and lacks none."""
         return not self._sides[role].received_bytes
 
     def received_bytes(self, role: Role) -> int:
@@ -353,7 +353,7 @@ class Reader:
         return None if begun is None else (begun, carried.begun_at)
 
     def go_on(self, role: Role, received_bytes: int) -> None:
-        """So much was received of a side, and read elsewhere."""
+        """Note that the first `received_bytes` bytes of a side were received, and read elsewhere."""
         self._sides[role].received_bytes = self._sides[role].captured_to = received_bytes
 
     def read_on(self, role: Role, begun: bytes, read_bytes: int, begun_at: int) -> None:
@@ -405,7 +405,7 @@ class Reader:
         return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
 
     def missed(self, direction: Direction, size: int) -> bool:
-        """Bytes are missing from the capture. True: packets of the direction could be read up to here."""
+        """Bytes are missing from the capture. Returns True if packets of the direction could be read up to here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
         is_first = side.stopped is None
@@ -477,7 +477,7 @@ class Reader:
         ]
 
     def rest(self, role: Role) -> Rest | None:
-        """What was captured and not read, once the connection has ended."""
+        """The bytes that were captured and not read, once the connection has ended."""
         side = self._sides[role]
         if side.stopped is None:
             return None

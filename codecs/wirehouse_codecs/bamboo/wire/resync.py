@@ -27,7 +27,7 @@ MOST_CONTENT_BYTES: Final = 1 << 14
 _BELIEVED: Final = 2
 #: Packets among which they have to be.
 _MOST_PACKETS: Final = 16
-#: After so many bytes in which nothing begins they, and what is known of them, are let go.
+#: Number of bytes in which nothing begins after which they, and what is known of them, are dropped.
 _MOST_PASSED_BYTES: Final = 1 << 15
 #: The header of a Write to a stream.
 _WRITE: Final = re.compile(rb"[\x20-\x2f]")

@@ -1,6 +1,9 @@
-"""Signatures of many entries (bamboo specification, "Signature"): Ed25519 by the libsodium that PyNaCl brings.
+"""Verifies the signatures of many entries at once (bamboo specification, "Signature"): Ed25519.
 
-A compiled loop calls libsodium on entries where they stand, on all cores. What it refuses PyNaCl is asked about.
+`signature_rules` takes an array of encoded entries, and returns for each the rule that its signature breaks, or None. A
+compiled loop calls the libsodium of PyNaCl on the entries in the array, without copies and on all cores. Entries that
+it refuses are checked again by PyNaCl, one by one (`entries.signature_rule`), which finds the rule. If libsodium can't
+be called directly, PyNaCl checks all of them.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ Array = np.ndarray[Any, Any]
 _VERIFY: Final = "crypto_sign_verify_detached"
 _place, _word = numba.types.uintp, numba.types.uint64
 _verify = external(_VERIFY, numba.types.int32(_place, _place, _word, _place))
-#: A libsodium that PyNaCl was built against may not show its functions.
+#: Whether libsodium's function was found. A libsodium that PyNaCl was built against may not export it.
 LINKED: Final = link("nacl._sodium", [_VERIFY])
-#: A thread is given so many signatures at once, some milliseconds.
+#: Number of signatures that a thread is given at once: some milliseconds of work.
 _SHARE: Final = 256
 
 
@@ -39,7 +42,7 @@ def signature_rules(entries: pa.Array) -> list[str | None]:
 
 
 def _refused(entries: pa.Array) -> list[int]:
-    """Which of them libsodium doesn't take."""
+    """The numbers of the entries that libsodium refuses."""
     if not len(entries):
         return []
     _, offsets, data = entries.buffers()
@@ -60,7 +63,7 @@ def _refused(entries: pa.Array) -> list[int]:
 
 @compiled
 def _check(data: Array, offsets: Array, right: Array) -> None:
-    """Whether the signature is right of each entry that stands between two offsets."""
+    """Set `right` for each entry, between two offsets, whose signature is right."""
     first = data.ctypes.data
     for row in range(len(right)):
         begin, end = offsets[row], offsets[row + 1]

@@ -1,6 +1,6 @@
 """VarU64: unsigned 64-bit numbers in one to nine bytes (varu64 specification).
 
-A first byte below 248 is the number; 248 to 255 say that one to eight bytes follow, most significant first. The
+A first byte below 248 is the number; 248 to 255 announce that one to eight bytes follow, most significant first. The
 shortest way to write a number is the canonical one.
 """
 

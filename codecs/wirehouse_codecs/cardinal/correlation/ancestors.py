@@ -32,17 +32,17 @@ class Ancestors:
         self.early: dict[bytes, EarlyAncestor] = {}
 
     def was_canonical(self, ancestor: bytes) -> bool:
-        """The block is canonical or was, as far as is remembered."""
+        """Whether the block is canonical or was, as far as is remembered."""
         node = self._tree.nodes.get(ancestor)
         return ancestor in self._reorgs or (node is not None and node.was_canonical)
 
     def was_only_announced(self, ancestor: bytes) -> bool:
-        """It was named before it was canonical, and its channel hasn't begun."""
+        """Whether it was named before it was canonical, and its channel hasn't begun."""
         named = self.early.get(ancestor)
         return named is not None and not self._topics.is_channel_of(named.channel, ancestor)
 
     def is_out_of_order(self, ancestor: bytes) -> bool:
-        """The Reorg was read too early or too late.
+        """Whether the Reorg was read too early or too late.
 
         A Reorg of the head removes nothing yet. A Reorg of a block that another large reorg removed comes too late.
         """
@@ -52,7 +52,7 @@ class Ancestors:
         return len(self._canonical.branch_to(node)[0]) > self._threshold
 
     def has_misled(self, nodes: list[Node]) -> bool:
-        """One of the blocks came on a channel whose Reorg names a block that wasn't canonical."""
+        """Whether one of the blocks came on a channel whose Reorg names a block that wasn't canonical."""
         named_on = {named.topic for named in self.early.values()}
         channels = {topic for topic in named_on if topic is not None and self._topics.is_channel(topic)}
         return not channels.isdisjoint(node.topic for node in nodes)
@@ -103,16 +103,16 @@ class Ancestors:
             yield findings.finding("reorg_ancestor_wrong", named.place, message)
 
     def _was_passed(self, number: int, node: Node | None, over: bool) -> bool:
-        """The partitions were read so far that a block of the number is canonical by now or never was."""
+        """Whether partitions were read so far that a block of the number is canonical by now or never was."""
         least = self._topics.least_read_for_ancestor(has_messages=node is not None, over=over)
         if least is None:
             return False
-        # Of the number the low 32 bits count. The number meant is the nearest to what was read.
+        # Only the low 32 bits of the number count. The number meant is the nearest to what was read.
         near = least + ((number - least + (1 << 31)) & ((1 << 32) - 1)) - (1 << 31)
         return near >= self._canonical.highest_gap and (over or near + self._threshold < least)
 
     def _may_be_right(self, ancestor: bytes, node: Node | None) -> bool:
-        """A right ancestor, too, may never have been canonical.
+        """Whether the ancestor may be right although it was never canonical.
 
         A reorg that was read first may have passed it over, or it is in a gap.
         """

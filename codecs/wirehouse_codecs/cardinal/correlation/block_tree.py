@@ -35,32 +35,32 @@ class Node:
     valid_from_ns: int | None = None
     #: The ancestor of the open reorg that it was linked in.
     branch: bytes | None = None
-    #: Its life hasn't ended.
+    #: Whether its life hasn't ended.
     open: bool = False
     complete_in_life: bool = False
-    #: It is complete, and complete ancestors lead from it to the chain.
+    #: Whether it is complete, and complete ancestors lead from it to the chain.
     linked: bool = False
-    #: The whitelist excludes it or an ancestor.
+    #: Whether the whitelist excludes it or an ancestor.
     refused: bool = False
-    #: It is canonical or was.
+    #: Whether it is canonical or was.
     was_canonical: bool = False
-    #: Its parent has a Batch.
+    #: Whether its parent has a Batch.
     parent_sent: bool = False
-    #: `reorg_unannounced` was reported for the branch that begins here. For a start: that the feed never mentions it
-    #: was reported, or isn't so.
+    #: Whether `reorg_unannounced` was reported for the branch that begins here. For a start: whether it was reported
+    #: that the feed never mentions it, or the feed does.
     branch_reported: bool = False
-    #: `parent_never_sent` was reported for it, or `no_batch_message` for its parent.
+    #: Whether `parent_never_sent` was reported for it, or `no_batch_message` for its parent.
     parent_reported: bool = False
-    #: The number doesn't grow from the parent to it, or from an ancestor to the next.
+    #: Whether the number doesn't grow from the parent to it, or from an ancestor to the next.
     twisted: bool = False
-    #: `number_repeated_in_chain` was reported for it.
+    #: Whether `number_repeated_in_chain` was reported for it.
     number_reported: bool = False
-    #: Its parents lead back to it, which no true hash can do. It isn't kept as a child of its parent.
+    #: Whether its parents lead back to it, which no true hash can do. It isn't kept as a child of its parent.
     closes_ring: bool = False
 
     @property
     def has_number(self) -> bool:
-        """It has a Batch, or is the configured start."""
+        """Whether it has a Batch, or is the configured start."""
         return self.batch_order is not None or self.linked
 
 

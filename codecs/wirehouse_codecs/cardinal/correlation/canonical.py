@@ -147,7 +147,7 @@ class CanonicalChain:
         return branch[::-1], self.position(branch[-1].parent)
 
     def best_path(self, root: Node) -> tuple[list[Node], int]:
-        """From `root` on, always the child with the heaviest descendant; and the heaviest weight from `root` on.
+        """The path from `root` to its heaviest descendant, the first complete one among equals; and the weight of that.
 
         A descendant can be canonical already only above a gap, where wrong weights can have left it.
         """

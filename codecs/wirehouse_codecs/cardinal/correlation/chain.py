@@ -140,7 +140,7 @@ class Chain:
         return self._lives.living()
 
     def lives(self, block_hash: bytes) -> bool:
-        """The block's life has begun and hasn't ended."""
+        """Whether the block's life has begun and hasn't ended."""
         node = self._tree.nodes.get(block_hash)
         return node is not None and node.open
 
@@ -150,7 +150,7 @@ class Chain:
         return self._lives.oldest_ns
 
     def is_channel(self, topic: str) -> bool:
-        """The topic is named like a reorg channel, or a Reorg has made it one."""
+        """Whether the topic is named like a reorg channel, or a Reorg has made it one."""
         return self._topics.is_channel(topic)
 
     def apply(self, event: Event) -> list[Outcome]:
@@ -174,7 +174,7 @@ class Chain:
         yield from self._ancestors.expire_before(now_ns - HORIZON_NS)
 
     def _is_any_due(self, now_ns: int) -> bool:
-        """`expire` may have something to do. For nearly every event it hasn't."""
+        """Whether `expire` may have something to do. For nearly every event it hasn't."""
         by_time = self._lives.by_time
         is_old = bool(by_time) and by_time[0][0] + HORIZON_NS < now_ns
         return is_old or bool(self._reorgs.by_ancestor) or bool(self._ancestors.early)

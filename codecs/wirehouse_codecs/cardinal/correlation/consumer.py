@@ -39,7 +39,7 @@ class Row:
     key: bytes | None
     value: bytes | None
     decoded: Decoded
-    #: The block's life had ended before, so the message takes no part.
+    #: Whether the block's life had ended before, so the message takes no part.
     late: bool = False
 
 

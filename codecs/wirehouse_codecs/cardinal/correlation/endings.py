@@ -134,7 +134,7 @@ class Endings:
             yield findings.finding("parent_never_sent", node.batch_place or place, message, node)
 
     def _is_parent_known(self, node: Node) -> bool:
-        """The parent has a Batch, or messages that wait for one, or a finding that it has none."""
+        """Whether the parent has a Batch, or messages that wait for one, or a finding that it has none."""
         if node.parent_sent or node.parent_reported:
             return True
         parent = self._tree.nodes.get(node.parent)

@@ -140,10 +140,10 @@ class Closed:
     block_hash: bytes
     #: The message that ended it; `Place.before` of a moment if time alone did.
     place: Place
-    #: The block is more than the threshold below the head or older than the horizon, so what is missing never came.
+    #: Whether the block is more than the threshold below the head or older than the horizon: missing parts never came.
     #: False: it was only forgotten to make room.
     judged: bool
-    #: It completed in this life.
+    #: Whether it completed in this life.
     complete: bool
     #: Words for the findings of the block: the head waits for it. Empty if the head doesn't wait.
     stall: str = ""

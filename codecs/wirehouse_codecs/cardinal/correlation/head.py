@@ -21,7 +21,7 @@ from wirehouse_codecs.cardinal.correlation.reorgs import Reorgs
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.core.rules import Place
 
-#: So many first blocks of a feed without a start may leave a gap.
+#: Number of first blocks, in a feed without a start, that may leave a gap.
 FIRST_BLOCKS: Final = 10
 
 

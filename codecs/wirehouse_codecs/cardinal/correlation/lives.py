@@ -26,7 +26,7 @@ class Lives:
         self.by_time: deque[Entry] = deque()
         #: Living blocks with a Batch by number.
         self.by_number: list[Entry] = []
-        #: Those that the head has passed and that lack something, which may be in a partition that is read later.
+        #: Blocks that the head has passed and that lack something, which may be in a partition that is read later.
         self.lacking: list[Entry] = []
         #: Closed blocks by number, to be forgotten.
         self.closed: list[Entry] = []

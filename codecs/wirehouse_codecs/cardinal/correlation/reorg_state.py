@@ -58,11 +58,11 @@ class ReorgState:
     again: Place | None = None
 
     def is_on(self, place: Place) -> bool:
-        """The place is on the reorg's channel."""
+        """Whether the place is on the reorg's channel."""
         return self.channel is not None and place.topic == self.channel
 
     def is_read_again(self, place: Place) -> bool:
-        """The place is before the reorg's Reorg on its channel: a reader went back to an earlier reorg."""
+        """Whether the place is before the reorg's Reorg on its channel: a reader went back to an earlier reorg."""
         begin = self.place
         if (place.topic, place.partition) != (begin.topic, begin.partition) or not self.is_on(place):
             return False
@@ -87,5 +87,5 @@ class EarlyAncestor:
     topic: str | None = None
     #: The topic of the last one that was on the channel, as far as could be seen.
     channel: str | None = None
-    #: No more findings about it.
+    #: Whether findings about it are over.
     judged: bool = False

@@ -1,8 +1,10 @@
 """Announced reorgs and what comes on their channels.
 
-A reorg has the stages of `Stage`. A Reorg on an ordinary topic announces it. The Reorg on its channel opens it, or the
-first child of the ancestor if that comes first. Its ReorgComplete ends it. Without one it lapses when the head has left
-the old head more than the threshold below.
+A reorg goes through the stages of `Stage`:
+
+- A Reorg message on an ordinary topic announces it.
+- The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first.
+- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head.
 
 This module remembers reorgs, judges channels, and answers what an open reorg forbids. It moves no head; `head` does.
 """
@@ -27,13 +29,13 @@ from wirehouse_codecs.cardinal.correlation.reorg_state import ReorgState, Stage
 from wirehouse_codecs.cardinal.correlation.topics import Topics
 from wirehouse_codecs.core.rules import Place
 
-#: Reorgs that are remembered.
+#: Maximum number of reorgs that are remembered.
 MAX_REORGS: Final = 256
 _32_BITS: Final = (1 << 32) - 1
 
 
 def is_other_number(one: int, other: int) -> bool:
-    """The numbers differ. A Reorg carries 64 bits, but only the low 32 bits are compared."""
+    """Whether the numbers differ. A Reorg carries 64 bits, but only the low 32 bits are compared."""
     return bool((one ^ other) & _32_BITS)
 
 
@@ -99,7 +101,7 @@ class Reorgs:
     # What an open reorg forbids
 
     def bars(self, node: Node, branch: list[Node]) -> bool:
-        """An open reorg removed a block of the branch, and `node` isn't from its channel."""
+        """Whether an open reorg removed a block of the branch, and `node` isn't from its channel."""
         return any(
             member.block_hash in reorg.removed
             for reorg in self.open()
@@ -116,7 +118,7 @@ class Reorgs:
         return max(weights)
 
     def is_after_complete(self, place: Place) -> bool:
-        """The place is on a channel whose ReorgComplete has come: it moves no head."""
+        """Whether the place is on a channel whose ReorgComplete has come: it moves no head."""
         reorg = self.on(place)
         return reorg is not None and reorg.stage is Stage.COMPLETE
 
@@ -201,7 +203,7 @@ class Reorgs:
             self.topics.early_message(topic, event.place.partition)
 
     def _is_new(self, block_hash: bytes | None) -> bool:
-        """A block without a Batch so far. Messages of other blocks are repeated by producers that are behind."""
+        """Whether the block has no Batch so far. Messages of other blocks are repeated by producers that are behind."""
         if block_hash is None:
             return False
         node = self._nodes.get(block_hash)

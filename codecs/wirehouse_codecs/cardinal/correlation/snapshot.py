@@ -17,23 +17,23 @@ SNAPSHOT_VERSION: Final = 4
 class ChainState:
     """All that a chain remembers. Links between blocks and queues of lives follow from it."""
 
-    #: Of `Head`.
+    #: Fields of `Head`.
     sequence: int
     linked: int
-    #: Of `BlockTree`.
+    #: Fields of `BlockTree`.
     order: int
     nodes: list[Node]
-    #: Of `CanonicalChain`; `chain` is all hashes together.
+    #: Fields of `CanonicalChain`; `chain` is all hashes together.
     known_from: int | None
     forgotten_below: int | None
     base: int
     chain: bytes
     gaps: list[bytes]
-    #: Of `Topics`.
+    #: Fields of `Topics`.
     ordinary: set[str]
     early_channels: dict[str, list[int | None]]
     read: dict[tuple[str | None, int | None], int | None]
-    #: Of `Ancestors` and `Reorgs`.
+    #: Fields of `Ancestors` and `Reorgs`.
     early_ancestors: dict[bytes, EarlyAncestor]
     reorgs: list[ReorgState]
 

@@ -35,15 +35,15 @@ class Topics:
         self.early: dict[str, list[int | None]] = {}
 
     def is_channel(self, topic: str) -> bool:
-        """The topic is named like a reorg channel, or a Reorg has made it one."""
+        """Whether the topic is named like a reorg channel, or a Reorg has made it one."""
         return self._is_channel_name(topic) or any(reorg.channel == topic for reorg in self.reorgs.values())
 
     def is_ordinary(self, topic: str | None) -> bool:
-        """The topic is no reorg channel, or unknown."""
+        """Whether the topic is no reorg channel, or unknown."""
         return topic is None or not self.is_channel(topic)
 
     def is_channel_of(self, topic: str | None, ancestor: bytes) -> bool:
-        """A Reorg of `ancestor` on this topic is on the channel that was made for it."""
+        """Whether a Reorg of `ancestor` on this topic is on the channel that was made for it."""
         if topic is None:
             return False
         if self._reorg_topic is not None:

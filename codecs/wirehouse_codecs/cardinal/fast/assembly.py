@@ -37,7 +37,7 @@ _ITEM_SET, _ITEM_DELETE, _INLINE_SET, _INLINE_DELETE = range(5, 9)
 _VALUE, _COUNT, _IS_DELETE, _SUBBATCH = (1 << bit for bit in range(4))
 #: What a slot of the hash table has.
 _NAMES, _IDS, _KEYS, _ITEMS = range(4)
-#: Updates are built in batches of about so many bytes, so that a large block's aren't in memory twice.
+#: Approximate size in bytes of a batch of updates. Batches keep a large block's updates from being in memory twice.
 UPDATES_BYTES: Final = 64 << 20
 #: Counted names that don't end in a slash are shorter; a block with a longer one isn't regular.
 _MOST_LENGTH: Final = 1024
@@ -82,7 +82,7 @@ class Assembled(NamedTuple):
     batch: Array
     completed: Array
     duplicates: Array
-    #: What was expected of tracked entries and received, by name.
+    #: The expected and received counts of tracked entries, by name.
     counts: pa.ListArray
     #: The keys that the regular blocks set and delete: block, row of the message, key, value (null: it is deleted).
     #: They are built when they are asked for.
@@ -224,7 +224,7 @@ def _slots(bounds: Array, *lists: Array) -> Array:
 
 
 def _counts(data: Array, entries: Array, rows: Array, batches: Array) -> pa.ListArray:
-    """Of each regular block, what its tracked entries wanted, by name. `batches` are -1 for other blocks."""
+    """The expected counts of each regular block's tracked entries, by name. `batches` are -1 for other blocks."""
     found, sizes = [], np.zeros(len(batches) + 1, np.int64)
     for block, batch in enumerate(batches.tolist()):
         if batch < 0:
@@ -521,6 +521,6 @@ def _equal(data: Array, start: int, end: int, other: int, other_end: int) -> boo
 
 @compiled
 def _is_same_content(data: Array, rows: Array, one: int, other: int) -> bool:
-    """Both rows have a digest, and it is the same."""
+    """Whether both rows have a digest, and it is the same."""
     a, b = rows[one], rows[other]
     return a.digest_end > a.digest and _equal(data, a.digest, a.digest_end, b.digest, b.digest_end)

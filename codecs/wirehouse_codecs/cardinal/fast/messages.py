@@ -95,9 +95,9 @@ def _odd(regular: pa.Array, keys: pa.Array, values: pa.Array, rule: pa.Array, re
     if not len(rows):
         return [rule, reason]
     found = [decode(keys[row].as_py(), values[row].as_py()) for row in rows.tolist()]
-    told = (pa.array([one.rule and one.rule.name for one in found]), pa.array([one.reason for one in found]))
+    texts = (pa.array([one.rule and one.rule.name for one in found]), pa.array([one.reason for one in found]))
     odd = pc.invert(regular)
-    return [pc.replace_with_mask(was, odd, now.cast(was.type)) for was, now in zip((rule, reason), told, strict=True)]
+    return [pc.replace_with_mask(was, odd, now.cast(was.type)) for was, now in zip((rule, reason), texts, strict=True)]
 
 
 def _part(keys: pa.Array, has: pa.Array, begin: int, length: int | None = None) -> pa.Array:

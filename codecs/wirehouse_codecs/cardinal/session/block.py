@@ -42,7 +42,7 @@ class Missing:
     #: "messages", "sub-batch header", "items 3-5,9" or "batch message".
     what: str
     batch_id: bytes | None = None
-    #: So many of them came, and another finding gives the reason why they don't count.
+    #: Number of messages that came and don't count; another finding gives the reason.
     uncounted: int = field(default=0, compare=False)
 
 
@@ -72,7 +72,7 @@ class Block:
     messages: int
     #: Messages that repeat an earlier one. Items out of range are quarantined, so none of them counts.
     duplicates: int
-    #: Of each tracked prefix and sub-batch, by name.
+    #: The counts of each tracked prefix and sub-batch, by name.
     expected: tuple[Count, ...]
     received: tuple[Count, ...]
     missing: tuple[Missing, ...]
@@ -84,5 +84,5 @@ class Block:
 
     @property
     def complete(self) -> bool:
-        """Nothing tracked is missing."""
+        """Whether nothing tracked is missing."""
         return self.completed_place is not None

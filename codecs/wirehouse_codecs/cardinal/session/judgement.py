@@ -11,7 +11,7 @@ from wirehouse_codecs.core.rules import Finding
 def judged_findings(block: Block, stall: str = "") -> tuple[Finding, ...]:
     """Rules `prefix_count_open`, `subbatch_header_missing` and `subbatch_items_missing`: the Batch breaks them.
 
-    `stall` says what waits for the block in the chain. What came and doesn't count was reported before.
+    `stall` is what waits for the block in the chain. Messages that came and don't count were reported before.
     """
     return tuple(
         Finding(RULE[rule], block.batch_place or block.first_place, f"block {block.block_hash.hex()}, {text}{stall}")

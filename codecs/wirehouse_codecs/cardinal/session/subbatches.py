@@ -10,7 +10,7 @@ from typing import Final
 from wirehouse_codecs.cardinal.session.block import ITEMS, SUBBATCH_HEADER, Count, Missing, Received
 from wirehouse_codecs.cardinal.wire.messages import SubBatchHeader, SubBatchMsg
 
-#: So many ranges of missing items are written out.
+#: Maximum number of ranges of missing items that are written out.
 SHOWN_RANGES: Final = 32
 
 

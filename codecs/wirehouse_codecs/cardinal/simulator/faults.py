@@ -234,12 +234,12 @@ def unannounced_reorg(producer: Producer) -> Iterator[Burst]:
 def unasked_complete(producer: Producer) -> Iterator[Burst]:
     """A ReorgComplete of a canonical block, without any Reorg."""
     block = producer.chain[-2]
-    yield producer.tell(producer.config.topic, ReorgComplete(block.hash, block.number))
+    yield producer.announce(producer.config.topic, ReorgComplete(block.hash, block.number))
 
 
 def wrong_ancestor(producer: Producer) -> Iterator[Burst]:
     """A Reorg that names a hash nobody has sent."""
-    yield producer.tell(producer.config.topic, Reorg(b"\xee" * HASH_BYTES, producer.head.number))
+    yield producer.announce(producer.config.topic, Reorg(b"\xee" * HASH_BYTES, producer.head.number))
 
 
 def shared_channel(producer: Producer) -> Iterator[Burst]:

@@ -87,7 +87,7 @@ class Draft:
     #: Everything but the Batch, in order.
     messages: list[Sent] = field(default_factory=list)
     batch_topic: str = ""
-    #: Send no Batch.
+    #: Whether to send no Batch.
     without_batch: bool = False
 
     @property
@@ -116,9 +116,9 @@ class Burst(NamedTuple):
     """Messages that leave together."""
 
     messages: list[Sent]
-    #: They, what came before and what comes after keep their order.
+    #: Whether the messages keep their order, also with those before and after them.
     in_order: bool = False
-    #: They leave so much later than usual; only where order is kept.
+    #: How much later than usual they leave; only where order is kept.
     wait_ms: int = 0
 
 
@@ -180,7 +180,7 @@ class Producer:
             return Burst([Sent(channel, key, value) for _, key, value in burst], in_order=True)
         return Burst(burst)
 
-    def tell(self, topic: str, message: Message) -> Burst:
+    def announce(self, topic: str, message: Message) -> Burst:
         """One message, at its place."""
         return Burst([Sent(topic, *encode(message))], in_order=True)
 
@@ -314,10 +314,10 @@ def large_reorg(
     producer.switch(ancestor, side)
     topic = producer.channel_of(ancestor) if channel else None
     notice = Reorg(ancestor.hash, ancestor.number)
-    yield producer.tell(config.topic, notice)
+    yield producer.announce(config.topic, notice)
     if topic:
-        yield producer.tell(topic, notice)
+        yield producer.announce(topic, notice)
     for block in side:
         yield producer.send(block, channel=topic)._replace(in_order=True)
     if completed:
-        yield producer.tell(topic or config.topic, ReorgComplete(ancestor.hash, ancestor.number))
+        yield producer.announce(topic or config.topic, ReorgComplete(ancestor.hash, ancestor.number))

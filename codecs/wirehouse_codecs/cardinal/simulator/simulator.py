@@ -79,7 +79,7 @@ class SimulatorConfig:
     delete_share: float = 0.02
     #: Every this many blocks, two chains of up to four blocks compete, and either may win; 0 = never.
     fork_every: int = 0
-    #: A reorg deeper than the threshold, on its own channel, in the middle of the stream.
+    #: Whether to simulate a reorg deeper than the threshold, on its own channel, in the middle of the stream.
     large_reorg: bool = False
     reorg_threshold: int = 8
     chain_id: int = 1
@@ -87,7 +87,7 @@ class SimulatorConfig:
     start_number: int = 0
     start_time_ms: int = 1_700_000_000_000
     block_interval_ms: int = 12_000
-    #: Every producer sends a sign of life every 30 s.
+    #: Whether every producer sends a sign of life every 30 s.
     pings: bool = True
     #: Name of a rule that the stream breaks; see FAULTS.
     fault: str | None = None

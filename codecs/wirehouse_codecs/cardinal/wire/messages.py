@@ -68,7 +68,7 @@ class Update:
     value: bytes | None = None
     #: Number of BatchMsg and BatchDeleteMsg whose key begins with `name`.
     count: int | None = None
-    #: Records of this key are deleted.
+    #: Whether records of this key are deleted.
     delete: bool = False
     #: 32-byte id of the sub-batch that will follow.
     subbatch: bytes | None = None

@@ -29,7 +29,7 @@ MOST_KINDS: Final = 64
 
 
 class CallBlocks:
-    """The blocks of all calls of a connection, which stand in `rpcs`. Of all together BODIES_BYTES are held."""
+    """The blocks of all calls of a connection, which are in `rpcs`. All together hold at most BODIES_BYTES."""
 
     def __init__(self, rows: CallRows, rpcs: Mapping[int, Rpc]) -> None:
         self._rows, self._rpcs = rows, rpcs
@@ -91,18 +91,18 @@ class CallBlocks:
         built = block.builder.finish()
         if not built.counts:
             return []
-        told = block_content(built) | {
+        fields = block_content(built) | {
             "ended_by": ended_by,
             "first_at_ns": block.first_ns,
             "messages": block.messages,
         }
         if not block.judged:
-            told |= {"roots_complete": False}
+            fields |= {"roots_complete": False}
             if any(proof.block != built.number for proof in built.proofs):
                 # It is the end of another block.
-                told |= {"previous_hash": None}
+                fields |= {"previous_hash": None}
         sender = Direction.SERVER if rpc.service is Service.SUBSCRIBE else Direction.CLIENT
-        self._rows.block(place, sender, rpc, built.number, told)
+        self._rows.block(place, sender, rpc, built.number, fields)
         if not block.judged:
             return []
         return [(one.rule.name, one.reason) for one in built.broken[block.told :]]
@@ -111,10 +111,10 @@ class CallBlocks:
         """What the row of a part of a set has of its items; the next part begins from zero."""
         old = rpc.block is not None and is_old(rpc.block.builder.header)
         counts = {item_name(kind, old=old): count for kind, count in sorted(carried.part_counts.items())}
-        told = {"part": number, "last": last, "item_counts": sorted(counts.items())}
-        told |= {"items": sum(carried.part_counts.values()), "item_bytes": carried.part_bytes}
+        fields = {"part": number, "last": last, "item_counts": sorted(counts.items())}
+        fields |= {"items": sum(carried.part_counts.values()), "item_bytes": carried.part_bytes}
         carried.part_counts, carried.part_bytes = {}, 0
-        return told
+        return fields
 
 
 def number_of(rpc: Rpc) -> int | None:
@@ -124,7 +124,7 @@ def number_of(rpc: Rpc) -> int | None:
 
 
 def hashes_of(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
-    """What a set tells of the chain: hashes of its header, footer or proof, and the root once the block is proven."""
+    """A set's part in the chain: hashes of its header, footer or proof, and the root once the block is proven."""
     if not carried.headers and carried.proof is None and ItemNumber.BLOCK_FOOTER not in carried.counts:
         return {}
     if carried.proof is None:

@@ -39,7 +39,7 @@ class CallRows:
             "publisher": rpc.publisher if rpc.service in (None, Service.PUBLISH) else None,
         }
 
-    def call(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
+    def call(self, rpc: Rpc, place: Place, where: Where | None, fields: dict[str, Any]) -> None:
         """The row of where a call begins, misses messages, or ends."""
         known = {
             "profile": rpc.profile.name,
@@ -48,7 +48,7 @@ class CallRows:
             "partial": rpc.partial,
             "opened_at_ns": rpc.opened_ns,
         }
-        self._log.add(CALL, place, where, **self.about(rpc), call_event=known | told)
+        self._log.add(CALL, place, where, **self.about(rpc), call_event=known | fields)
 
     def message(
         self,
@@ -62,21 +62,21 @@ class CallRows:
         """The row of a message, or of the last part of one."""
         rpc.counts["messages"] += 1
         rpc.counts["message_bytes"] += event.length
-        told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
-        told |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self.received(where)}
-        told["late"] = self.is_late(where)
+        fields = {"profile": rpc.profile.name, "part": 0, "last": True} | content
+        fields |= {"message_bytes": event.length, "encoding": event.encoding, "peer_received": self.received(where)}
+        fields["late"] = self.is_late(where)
         about = self.about(rpc)
-        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
+        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=fields, raw=raw)
 
-    def block(self, place: Place, sender: Direction, rpc: Rpc, number: int | None, told: dict[str, Any]) -> None:
+    def block(self, place: Place, sender: Direction, rpc: Rpc, number: int | None, fields: dict[str, Any]) -> None:
         """The row of a block."""
-        self._log.add(BLOCK, place, direction=sender.value, **self.about(rpc), block_number=number, block=told)
+        self._log.add(BLOCK, place, direction=sender.value, **self.about(rpc), block_number=number, block=fields)
 
     def part(
-        self, rpc: Rpc, where: Where, told: dict[str, Any], raw: bytes | bytearray | None, number: int | None
+        self, rpc: Rpc, where: Where, fields: dict[str, Any], raw: bytes | bytearray | None, number: int | None
     ) -> None:
         """The row of a part of a message that goes on."""
-        self._log.add(MESSAGE, rpc.place, where, **self.about(rpc), block_number=number, message=told, raw=raw)
+        self._log.add(MESSAGE, rpc.place, where, **self.about(rpc), block_number=number, message=fields, raw=raw)
 
     def quarantine(
         self,
@@ -96,7 +96,7 @@ class CallRows:
     def find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
     ) -> None:
-        """Of the rules that a message breaks the first counts."""
+        """Report the first of the rules that a message breaks, in the order of the rules."""
         if broken:
             rule, message = min(broken, key=lambda one: _ORDER[one[0]])
             self.find(rule, message, place, where, rpc, number)
@@ -108,18 +108,18 @@ class CallRows:
         self._log.find(RULE[rule], message, place, where, **self.about(rpc), block_number=number)
 
     def received(self, where: Where) -> int | None:
-        """So many bytes of the other side had the sender of a message received; None = a log doesn't say."""
+        """Bytes of the other side that a message's sender had received, at most; None = unknown, in a log."""
         if self._connection is None:
             return None
         return self._connection.peer_received(where.direction, where.byte_end)
 
     def is_late(self, where: Where | None) -> bool | None:
-        """Nobody knows when it was sent; None = a log doesn't say, nor does the end of a connection."""
+        """Whether the time when it was sent is unknown; None = in a log, or at the end of a connection."""
         if self._connection is None or where is None:
             return None
         return self._connection.sides(where.direction)[0].is_late(where.byte_end)
 
     @property
     def uncaptured(self) -> set[Direction]:
-        """Sides of which nothing was captured: they may have said anything."""
+        """Sides of which nothing was captured: they may have sent anything."""
         return set() if self._connection is None else set(self._connection.uncaptured_sides)

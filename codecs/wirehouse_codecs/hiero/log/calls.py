@@ -32,8 +32,8 @@ from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session.call_state import ComingSet, GoesAway, Rpc, RpcState
 from wirehouse_codecs.hiero.session.publishing import ANSWERS, Input
 from wirehouse_codecs.hiero.session.querying import QueryInput
-from wirehouse_codecs.hiero.session.session import input_of, said_of
-from wirehouse_codecs.hiero.session.steps import Found, Said
+from wirehouse_codecs.hiero.session.session import call_input, input_of
+from wirehouse_codecs.hiero.session.steps import CallInput, Found
 from wirehouse_codecs.hiero.session.subscribing import Subscription, SubscriptionInput
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.http2 import events as http2
@@ -55,7 +55,7 @@ from wirehouse_codecs.logs.rows import Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Connection
 
-#: An item that is larger isn't held until it is whole: of such a one only number and size are told.
+#: An item that is larger isn't held until it is whole: only its number and size are reported.
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 #: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
@@ -74,11 +74,11 @@ _SUBSCRIPTION_ENDS: Final = {
 
 def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
     """Who publishes: the correlation id without the number of its stream, else the client's address."""
-    told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
-    if not told or told == "?":
+    text = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
+    if not text or text == "?":
         return client
-    attempt = _ATTEMPT.fullmatch(told)
-    return attempt[1] if attempt else told
+    attempt = _ATTEMPT.fullmatch(text)
+    return attempt[1] if attempt else text
 
 
 class CallsState(NamedTuple):
@@ -169,14 +169,14 @@ class Calls:
         if before is not None:
             self._go_on(rpc, before, event.place)
         where = Where(event.direction, event.byte_start, event.byte_end)
-        told = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._rows.is_late(where)}
-        self._rows.call(rpc, event.place, where, told)
+        fields = {"event": OPENED, "metadata": list(rpc.metadata.items()), "late": self._rows.is_late(where)}
+        self._rows.call(rpc, event.place, where, fields)
 
     def _go_on(self, rpc: Rpc, before: Rpc, place: Place) -> None:
-        """The request comes after what the node said: its messages and its block go on, unless it was misread."""
+        """The request comes after messages of the node: these and its block go on, unless it was misread."""
         rpc.counts, rpc.missed_ns = before.counts, before.missed_ns
         if before.sets or before.counts["messages"]:
-            # Nobody knows how much it had said before.
+            # It isn't known how much it had sent before.
             rpc.missed_ns = place.arrived_at_ns
             if rpc.session is not None:
                 rpc.session.miss()
@@ -188,7 +188,7 @@ class Calls:
         self._blocks.end(before, place, "call")
 
     def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
-        """What a call does whose path can't be read, by its first message that tells."""
+        """The service of a call whose path can't be read, by its first message that shows it."""
         shape = shape_of(bytes(event.data), event.direction) if event.last else shape_of(b"", event.direction)
         service = shape.service
         if not event.last and event.data:
@@ -217,33 +217,33 @@ class Calls:
         rpc = self._rpcs.get(event.call)
         if rpc is not None and not rpc.ended:
             rpc.reset_by, rpc.reset_code = event.direction.value, event.code
-        said = Input.CANCEL if event.direction is Direction.CLIENT else Input.RESET
-        self._signal(event.call, said, event.place, event)
+        given = Input.CANCEL if event.direction is Direction.CLIENT else Input.RESET
+        self._signal(event.call, given, event.place, event)
         if rpc is not None:
             self._end_call(rpc, event, "reset")
 
-    def _signal(self, number: int, said: Input, place: Place, event: _Ending) -> None:
+    def _signal(self, number: int, given: Input, place: Place, event: _Ending) -> None:
         """What ends a side of the call, or all of it."""
         rpc = self._rpcs.get(number)
         if rpc is None:
             return
         rpc.place = place
         if rpc.service is Service.SUBSCRIBE:
-            self._end_subscription(rpc, said, place, event)
+            self._end_subscription(rpc, given, place, event)
         elif rpc.service is Service.PUBLISH:
-            if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
+            if given in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._blocks.end(rpc, place, "call")
             assert rpc.session is not None
-            _, found = self._hear(rpc, Said(said, place.arrived_at_ns), _where_of(event))
+            _, found = self._hear(rpc, CallInput(given, place.arrived_at_ns), _where_of(event))
             for one in found:
                 self._rows.find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
 
-    def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
-        ends = _SUBSCRIPTION_ENDS.get(said)
+    def _end_subscription(self, rpc: Rpc, given: Input, place: Place, event: _Ending) -> None:
+        ends = _SUBSCRIPTION_ENDS.get(given)
         # Who is refused before anything is delivered may not have reached a block node.
         refused = isinstance(event, grpc.Trailers) and event.status and not rpc.counts["headers"]
         if ends is not None and not refused:
-            _, found = self._hear(rpc, Said(ends, place.arrived_at_ns))
+            _, found = self._hear(rpc, CallInput(ends, place.arrived_at_ns))
             for one in found:
                 self._rows.find(one.rule.name, one.message, place, _where_of(event), rpc)
 
@@ -254,8 +254,8 @@ class Calls:
         if event.how is grpc.How.CLOSED and not rpc.ended:
             by = rpc.reset_by = self._closed_by(rpc, event)
             if by is not None:
-                said = Input.DISCONNECT if by is Direction.CLIENT else Input.NODE_DISCONNECT
-                self._signal(event.call, said, event.place, event)
+                given = Input.DISCONNECT if by is Direction.CLIENT else Input.NODE_DISCONNECT
+                self._signal(event.call, given, event.place, event)
         del self._rpcs[event.call]
         for direction in Direction:
             self._drop(rpc, direction, event.place, "the call ends within it")
@@ -263,9 +263,9 @@ class Calls:
         self._end_call(rpc, event, event.how.value)
 
     def _go_away(self, event: http2.GoAway) -> None:
-        told = (event.last_stream_id, event.code)
-        first = self._goes_away.setdefault(event.direction, GoesAway(event.place.arrived_at_ns, *told))
-        self._goes_away[event.direction] = GoesAway(first.began_ns, *told)
+        last = (event.last_stream_id, event.code)
+        first = self._goes_away.setdefault(event.direction, GoesAway(event.place.arrived_at_ns, *last))
+        self._goes_away[event.direction] = GoesAway(first.began_ns, *last)
 
     def _closed_by(self, rpc: Rpc, event: grpc.Closed) -> Direction | None:
         """Who ended a call by closing its connection: who ended all calls by GOAWAY, or took this one no further."""
@@ -274,14 +274,14 @@ class Calls:
         return next(ended, event.by)
 
     def _end_call(self, rpc: Rpc, event: grpc.Trailers | grpc.Reset | grpc.Closed, how: str) -> None:
-        """Tell how the call ended, once: by the first thing that ends it."""
+        """Report how the call ended, once: by the first event that ends it."""
         if rpc.ended:
             return
         rpc.ended, place = True, event.place
         if rpc.session is not None and rpc.service is not Service.PUBLISH:
             end = SubscriptionInput.END if rpc.service is Service.SUBSCRIBE else QueryInput.END
-            rpc.session.receive(Said(end, place.arrived_at_ns))
-        told = {
+            rpc.session.receive(CallInput(end, place.arrived_at_ns))
+        fields = {
             "event": CLOSED,
             "how": how,
             "state": None if rpc.session is None else rpc.session.state.value,
@@ -291,7 +291,7 @@ class Calls:
             "reset_code": rpc.reset_code,
             "late": self._rows.is_late(_where_of(event)),
         } | {name: rpc.counts[name] for name in COUNTED}
-        self._rows.call(rpc, place, None, told)
+        self._rows.call(rpc, place, None, fields)
 
     # Bytes that are no message
 
@@ -362,7 +362,7 @@ class Calls:
         if rpc.path is None and not rpc.sure and event.first:
             self._infer(rpc, event)
         if direction is Direction.SERVER and rpc.session is not None and rpc.session.state is Subscription.CONNECTED:
-            # Blocks before the request: what the sides said isn't in order.
+            # Blocks before the request: the sides' messages aren't in order.
             self._miss(rpc, place)
         tag = None
         if rpc.service is not None and not rpc.profile.one_item:
@@ -375,25 +375,25 @@ class Calls:
             return
         if not event.last:
             rpc.sets[direction].inflated_bytes += len(event.data)
-        for told in self._assembly.receive((event.call, direction), event.data, event.last, tag):
-            self._assembled(event, told, where)
+        for assembled in self._assembly.receive((event.call, direction), event.data, event.last, tag):
+            self._assembled(event, assembled, where)
         if event.last:
             rpc.sets.pop(direction, None)
             rpc.place = place
 
-    def _assembled(self, event: grpc.MessagePart, told: Part | Cut, where: Where) -> None:
+    def _assembled(self, event: grpc.MessagePart, assembled: Part | Cut, where: Where) -> None:
         # To make room, parts of other calls may be given.
-        rpc = self._rpcs.get(told.key[0])
+        rpc = self._rpcs.get(assembled.key[0])
         if rpc is None:
             return
-        if isinstance(told, Cut):
-            self._add_items(rpc, told.key[1], told.items, rpc.sets[told.key[1]].begun_ns)
-        elif told.whole is not None:
-            self._whole(rpc, event, told.whole, where)
-        elif told.last:
-            self._last_part(rpc, event, told, where)
+        if isinstance(assembled, Cut):
+            self._add_items(rpc, assembled.key[1], assembled.items, rpc.sets[assembled.key[1]].begun_ns)
+        elif assembled.whole is not None:
+            self._whole(rpc, event, assembled.whole, where)
+        elif assembled.last:
+            self._last_part(rpc, event, assembled, where)
         else:
-            self._early_part(rpc, told)
+            self._early_part(rpc, assembled)
 
     def _fault(self, rpc: Rpc, event: grpc.MessagePart, where: Where) -> None:
         held = self._assembly.drop((event.call, event.direction))
@@ -427,26 +427,26 @@ class Calls:
             carried = rpc.sets[direction]
             for items in cut(message.raw):
                 self._add_items(rpc, direction, items, place.arrived_at_ns)
-            self._tell_set(rpc, event, where, carried, message.raw, content)
+            self._report_set(rpc, event, where, carried, message.raw, content)
             return
         content |= message_content(message, rpc.profile)
-        said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
+        given = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
         # A finding about an answer, or an end, names the offered block.
         ignored, number, about = None, getattr(message, "block_number", None), None
         if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
-            content["meaning"], ignored, said = None, "the version of the API isn't known", None
+            content["meaning"], ignored, given = None, "the version of the API isn't known", None
             self._miss(rpc, place)
         if isinstance(message, BlockEnd):
             broken += self._blocks.end(rpc, place, "block_end")
-        if said is not None and rpc.session is not None:
-            heard = said_of(said, message, place.arrived_at_ns, rpc.profile)
+        if given is not None and rpc.session is not None:
+            heard = call_input(given, message, place.arrived_at_ns, rpc.profile)
             ignored, found = self._hear(rpc, heard, where, event.begun_ns)
             broken += [(one.rule.name, one.message) for one in found]
-            if said in ANSWERS:
+            if given in ANSWERS:
                 about = rpc.session.memory.refused
-            elif said in (Input.END_STREAM, Input.SKIP):
+            elif given in (Input.END_STREAM, Input.SKIP):
                 about = rpc.session.memory.header
-            rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
+            rpc.counts["acknowledgements"] += given is Input.ACKNOWLEDGEMENT
         raw = data if isinstance(message, Unread) else None
         self._rows.message(
             rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number
@@ -457,11 +457,11 @@ class Calls:
         """A part of a message that goes on: it stands where the message before it ended."""
         direction = part.key[1]
         carried = rpc.sets[direction]
-        told = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
-        told |= self._blocks.part_content(rpc, carried, part.number, last=False)
+        fields = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
+        fields |= self._blocks.part_content(rpc, carried, part.number, last=False)
         where = Where(direction, carried.byte_start, carried.byte_start)
         number = number_of(rpc)
-        self._rows.part(rpc, where, told, part.raw, number)
+        self._rows.part(rpc, where, fields, part.raw, number)
 
     def _last_part(self, rpc: Rpc, event: grpc.MessagePart, part: Part, where: Where) -> None:
         carried = rpc.sets[event.direction]
@@ -469,11 +469,11 @@ class Calls:
         if part.is_set:
             if part.reason:
                 carried.broken.append(["malformed_message", part.reason])
-            self._tell_set(rpc, event, where, carried, part.raw, content)
+            self._report_set(rpc, event, where, carried, part.raw, content)
             return
         self._rows.message(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
 
-    def _tell_set(
+    def _report_set(
         self,
         rpc: Rpc,
         event: grpc.MessagePart,
@@ -497,8 +497,8 @@ class Calls:
         rpc.counts["headers"] += carried.headers
         rpc.counts["proofs"] += carried.proof is not None
         if rpc.session is not None:
-            for said, said_number in _set_inputs(rpc, carried):
-                heard = Said(said, place.arrived_at_ns, said_number)
+            for given, number_given in _set_inputs(rpc, carried):
+                heard = CallInput(given, place.arrived_at_ns, number_given)
                 reason, found = self._hear(rpc, heard, where, carried.begun_ns)
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
@@ -519,29 +519,31 @@ class Calls:
     # Sessions
 
     def _hear(
-        self, rpc: Rpc, said: Said, where: Where | None = None, begun_ns: int | None = None
+        self, rpc: Rpc, given: CallInput, where: Where | None = None, begun_ns: int | None = None
     ) -> tuple[str | None, tuple[Found, ...]]:
-        """What is said, to the call's session: why it is passed over, and what it breaks. `begun_ns`: when its first
-        byte came; None = when it did."""
+        """Pass an input to the call's session: why it is ignored, and what it breaks.
+
+        `begun_ns` is when its first byte came; None if it came with the others.
+        """
         assert rpc.session is not None
         if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             received, late = self._rows.received(where), bool(self._rows.is_late(where))
-            delivered_ns = 0 if late else (begun_ns or said.at_ns) - DELIVERED_NS
+            delivered_ns = 0 if late else (begun_ns or given.at_ns) - DELIVERED_NS
             written_ns = max(self.pauses.written_ns(where.byte_start), delivered_ns)
-            said = said._replace(byte_end=where.byte_end, received=received, late=late, written_ns=written_ns)
-        ignored, found = rpc.session.receive(said)
+            given = given._replace(byte_end=where.byte_end, received=received, late=late, written_ns=written_ns)
+        ignored, found = rpc.session.receive(given)
         missing = self._lost | self._rows.uncaptured
-        if self._doubted is not None and said.at_ns == self._doubted.arrived_at_ns:
+        if self._doubted is not None and given.at_ns == self._doubted.arrived_at_ns:
             # Each side's own messages are in order.
             rpc.session.miss()
         elif missing:
             rpc.session.miss(missing)
-        elif not said.late:
+        elif not given.late:
             return ignored, found
         return ignored, tuple(one for one in found if one.alone is not None and one.alone not in missing)
 
     def _is_framed(self, rpc: Rpc, direction: Direction) -> bool:
-        """A side's messages on the call begin where they seem to: no bytes are missing since it began."""
+        """Whether a side's messages on the call begin where they seem to: no bytes are missing since it began."""
         return bool(rpc.metadata) and rpc.missed_ns is None and direction not in self._lost
 
     # Carried state
@@ -559,7 +561,7 @@ class Calls:
 
 
 def _is_ambiguous(message: Message) -> bool:
-    """Its code has another meaning in the other package."""
+    """Whether its code has another meaning in the other package."""
     return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
 
 
@@ -570,7 +572,7 @@ def _where_of(event: _Ending) -> Where | None:
 
 
 def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
-    """What a set says to its call: its header, its proof, or that items go on."""
+    """The inputs of a set to its call: its header, its proof, or that items go on."""
     kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:

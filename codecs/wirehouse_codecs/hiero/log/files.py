@@ -65,7 +65,7 @@ class _Entries:
     def __init__(self, options: HieroOptions, log: Log, key: bytes, snapshot: str | None) -> None:
         self._log, self._key = log, key
         self._entries = EntryLog(log, options, snapshot)
-        #: Of the entry that comes in pieces.
+        #: The parts of an entry that comes in pieces.
         self._held = bytearray()
         self._byte_start = 0
 

@@ -1,4 +1,4 @@
-"""What the calls of a block node say, as rows of the log `silver.hiero`.
+"""Turns the calls of a block node into rows of the log `silver.hiero`.
 
 A row of kind `message` for each gRPC message (of a set above `reassembly.PART_BYTES` one for each part, the last with
 its place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
@@ -45,7 +45,7 @@ def starter(options: HieroOptions) -> Start:
 def add_block_file(log: Log, file: BlockFile, place: Place) -> None:
     """The rows of a block file: a message row with its block, what it breaks, and what of it can't be read."""
     block = file.block
-    told = block_content(block) | {
+    fields = block_content(block) | {
         "ended_by": BLOCK_FILE,
         "file_name": file.name[-MOST_CHARACTERS:],
         "named_number": file.named_number,
@@ -53,11 +53,11 @@ def add_block_file(log: Log, file: BlockFile, place: Place) -> None:
         "damage": file.damage,
     }
     names = ("item_counts", "items", "item_bytes", "previous_hash", "block_root", "root_layout", "proof_kind")
-    message = {name: told[name] for name in names} | {"kind": BLOCK_FILE, "proof": told["proof_block"]}
+    message = {name: fields[name] for name in names} | {"kind": BLOCK_FILE, "proof": fields["proof_block"]}
     message |= {"header": block.number, "message_bytes": file.block_bytes, "part": 0, "last": True}
     number = block.number
     if block.counts or file.damage is None:
-        log.add(MESSAGE, place, block_number=number, message=message, block=told)
+        log.add(MESSAGE, place, block_number=number, message=message, block=fields)
     if file.damage is not None:
         finding = {"rule": None, "severity": None, "message": file.damage}
         log.add(QUARANTINE, place, block_number=number, finding=finding)
@@ -82,13 +82,13 @@ class Conversation:
         self._calls = Calls(log, options, node, server.port, client, connection)
         reader = partial(GrpcReader, max_message_bytes=options.max_message_bytes)
         reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
-        self._told = dict.fromkeys(Direction, 0)
+        self._reported = dict.fromkeys(Direction, 0)
         if snapshot is None:
             self._reader = reader(started_late=late)
         else:
             carried = CODEC.read(snapshot)
             self._reader = reader(state=carried.reader)
-            self._told = self._framing()
+            self._reported = self._framing()
             self._calls.resume(carried.calls)
 
     @property
@@ -128,10 +128,10 @@ class Conversation:
         """A row for each side whose framing grew."""
         counted = self._framing()
         for side, size in counted.items():
-            if size != self._told[side]:
+            if size != self._reported[side]:
                 skip = {"name": FRAMING, "bytes": size}
                 self._log.add(SKIP, self._connection.first, direction=side.value, skip=skip)
-        self._told = counted
+        self._reported = counted
 
     def _framing(self) -> dict[Direction, int]:
         return {side: self._reader.framing_bytes(side) for side in Direction}

@@ -1,16 +1,20 @@
-"""Since when a client's bytes can have been written: what is sent after a pause didn't wait for anything before it.
+"""The earliest time at which a client's bytes can have been written: bytes sent after a pause were written after it.
 
 What an application writes may wait in its host's send buffer for long: until the other host acknowledges what was sent
 before, or until a lost packet is sent again, perhaps one that no tap saw. So neither the time nor the acknowledgment of
-a packet says what was known when its bytes were written.
+a packet shows what was known when its bytes were written.
 
-A pause does. The client's host has received all that the server had said, and for `PAUSE_NS` neither side sent
-anything. If something had waited, then for one of three things: for the server's host to acknowledge what was sent
-before, which is sent again if that takes so long; for its window; or for an HTTP/2 window, and then the server says
-something. Without any of these nothing was waiting: what the client sends next was written after the pause.
+A pause shows it. In a pause, the client's host has received all that the server had sent, and for `PAUSE_NS` neither
+side sends anything. Bytes in the send buffer can wait for one of three things:
 
-Who never pauses is known by time alone. What an application writes is delivered within the user timeout of TCP, or its
-connection ends, and so is the answer.
+- The server's host acknowledges what was sent before. The client's host would send it again within `PAUSE_NS`.
+- The window of the server's host opens.
+- An HTTP/2 window opens. Then the server sends something.
+
+If none of these is so, nothing was waiting: what the client sends next was written after the pause.
+
+A client that never pauses is judged by time alone: what an application writes is delivered within the user timeout of
+TCP, or its connection ends, and so is the answer.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Pauses:
 
     #: Where the client's bytes go on after each, and when they came. The last one may be within a message.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    #: Where what the server said ends; when something was said last, by either side.
+    #: Where the server's bytes end; when either side sent something last.
     answer_end: int = 0
     said_ns: int | None = None
 
@@ -55,12 +59,12 @@ class Pauses:
             self.said_ns = _arrived_ns(part, end)
 
     def _add(self, start: int, said_ns: int, at_ns: int, connection: Connection) -> None:
-        """The client's bytes from `start` on came at `at_ns`, and what was said before them at `said_ns`."""
+        """The client's bytes from `start` on came at `at_ns`; the last bytes before them, of any side, at `said_ns`."""
         if at_ns - said_ns >= PAUSE_NS and self._is_known(start, connection):
             self.ends.append((start, at_ns))
 
     def _is_known(self, start: int, connection: Connection) -> bool:
-        """The client's host had received all of the server's bytes, and the client's bytes from `start` didn't wait."""
+        """Whether the client's host had all of the server's bytes, and the client's bytes from `start` didn't wait."""
         client = connection.client
         if client.peer_received(start + 1) < self.answer_end or client.is_late(start + 1):
             return False
@@ -69,7 +73,7 @@ class Pauses:
         return not is_repeated and not client.has_stalled(start, is_full=True)
 
     def written_ns(self, byte_start: int) -> int:
-        """The client's byte at `byte_start` was written then or later."""
+        """The earliest time at which the client's byte at `byte_start` may have been written."""
         at = bisect_right(self.ends, byte_start, key=lambda end: end[0]) - 1
         return 0 if at < 0 else self.ends[at][1]
 

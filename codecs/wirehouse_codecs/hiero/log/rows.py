@@ -1,4 +1,7 @@
-"""The columns of the log `silver.hiero`, and what fills them: of a message, of a block."""
+"""The columns of the log `silver.hiero`, and the functions that turn a message or a block into their values.
+
+SCHEMA has the columns: those of every log (`logs.rows`), and the structs `call_event`, `message` and `block`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from wirehouse_codecs.hiero.wire.messages import Message, code_name
 from wirehouse_codecs.logs.rows import schema
 
 CALL, BLOCK, SKIP = "call", "block", "skip"
-#: What of a connection is in no message: frames of HTTP/2, header blocks, padding.
+#: The bytes of a connection that are in no message: frame headers of HTTP/2, header blocks, padding.
 FRAMING: Final = "framing"
 BLOCK_FILE: Final = "block_file"
 OPENED, MISSED, CLOSED = "opened", "missed", "closed"
@@ -140,18 +143,18 @@ _FIELDS: Final = frozenset(field.name for field in MESSAGE_TYPE)
 
 def message_content(message: Message, profile: Profile) -> dict[str, Any]:
     """The fields that `message` has, by the columns' names."""
-    told = {name: getattr(message, name) for name in type(message).__dataclass_fields__ if name in _FIELDS}
-    if "code" in told:
-        told["meaning"] = code_name(message, profile)
-    return told
+    fields = {name: getattr(message, name) for name in type(message).__dataclass_fields__ if name in _FIELDS}
+    if "code" in fields:
+        fields["meaning"] = code_name(message, profile)
+    return fields
 
 
 def block_content(block: Block) -> dict[str, Any]:
-    """What a block says of itself, in the names of BLOCK_TYPE."""
+    """The values of a block's fields, by the names of BLOCK_TYPE."""
     header, footer, proof = block.header, block.footer, block.proof
     root = settle(block.roots)
     checked = signature_check(proof, root.root)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "header": header is not None,
         "footer": footer is not None,
         "proven": proof is not None,
@@ -174,12 +177,12 @@ def block_content(block: Block) -> dict[str, Any]:
     if header is not None:
         versions = (header.hapi_proto_version, header.software_version)
         hapi, software = (None if version is None else str(version)[:MOST_CHARACTERS] for version in versions)
-        told |= {"hapi_version": hapi, "software_version": software, "hash_algorithm": header.hash_algorithm}
+        fields |= {"hapi_version": hapi, "software_version": software, "hash_algorithm": header.hash_algorithm}
         if header.timestamp is not None:
-            told |= {"timestamp_seconds": header.timestamp.seconds, "timestamp_nanos": header.timestamp.nanos}
+            fields |= {"timestamp_seconds": header.timestamp.seconds, "timestamp_nanos": header.timestamp.nanos}
     if footer is not None:
-        told["all_blocks_root"] = footer.root_hash_of_all_block_hashes_tree
-        told["start_state_root"] = footer.start_of_block_state_root_hash
+        fields["all_blocks_root"] = footer.root_hash_of_all_block_hashes_tree
+        fields["start_state_root"] = footer.start_of_block_state_root_hash
     elif proof is not None:
-        told["start_state_root"] = proof.start_of_block_state_root_hash
-    return told
+        fields["start_state_root"] = proof.start_of_block_state_root_hash
+    return fields

@@ -20,10 +20,10 @@ class ComingBlock:
     """A block of a call."""
 
     first_ns: int
-    #: Its beginning was seen: what is missing there is the publisher's fault.
+    #: Whether its beginning was seen: what is missing there is the publisher's fault.
     judged: bool
     messages: int = 0
-    #: How many of the builder's findings were told.
+    #: How many of the builder's findings were reported.
     told: int = 0
     builder: BlockBuilder = field(default_factory=BlockBuilder)
 
@@ -33,24 +33,24 @@ class ComingSet:
     """What is known of the set of items that one message carries."""
 
     counts: dict[int, int] = field(default_factory=dict)
-    #: Of the part that comes.
+    #: Counts within the part that comes.
     part_counts: dict[int, int] = field(default_factory=dict)
     part_bytes: int = 0
     header: int | None = None
-    #: Of the last block.
+    #: The header of the last block.
     last_header: int | None = None
     proof: int | None = None
     headers: int = 0
     unknown_fields: int = 0
     broken: list[list[str]] = field(default_factory=list)
-    #: Of its message: the first byte, and when the prefix had arrived.
+    #: The first byte of its message, and when the prefix had arrived.
     byte_start: int = 0
     begun_ns: int = 0
     inflated_bytes: int = 0
 
 
 class GoesAway(NamedTuple):
-    """A side takes no further call: when it said so first, and what its last GOAWAY holds."""
+    """A side takes no further call: when it first announced that, and what its last GOAWAY holds."""
 
     began_ns: int
     last_stream_id: int
@@ -67,7 +67,7 @@ class RpcState:
     """One call: what it is, how its session stands, and the block that comes on it."""
 
     number: int
-    #: Of what both sides said last: parts of a message stand there.
+    #: The place of what either side sent last; parts of a message get this place too.
     place: Place
     late: bool
     opened_ns: int
@@ -85,11 +85,11 @@ class RpcState:
     reset_by: str | None = None
     reset_code: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    #: Its end was told.
+    #: Whether its end was reported.
     ended: bool = False
     #: When messages of it were missed last.
     missed_ns: int | None = None
-    #: It is known which API is spoken.
+    #: Whether it is known which API is spoken.
     sure: bool = False
 
 

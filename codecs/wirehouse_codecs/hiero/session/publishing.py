@@ -11,8 +11,8 @@ from wirehouse_codecs.hiero.profiles import NO_BLOCK
 from wirehouse_codecs.hiero.session.steps import (
     ANSWER_NS,
     Broken,
+    CallInput,
     Effect,
-    Said,
     Step,
     after,
     block_name,
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 class Input(StrEnum):
-    """What is said on a publisher's call."""
+    """Inputs of a publisher's call."""
 
     HEADER = "header"
     ITEMS = "items"
@@ -80,28 +80,28 @@ OF_PUBLISHER: Final = frozenset({Input.HEADER, Input.ITEMS, Input.PROOF, Input.B
 # A publisher's call: effects
 
 
-def _offer(call: Call, said: Said) -> Broken:
+def _offer(call: Call, given: CallInput) -> Broken:
     memory = call.memory
-    if said.number is not None:
-        memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
-    memory.header, memory.header_end, memory.complete = said.number, said.byte_end, False
+    if given.number is not None:
+        memory.waiting = [*memory.waiting, given.number][-MOST_WAITING:]
+    memory.header, memory.header_end, memory.complete = given.number, given.byte_end, False
     memory.headers += 1
     return []
 
 
-def _is_due(call: Call, said: Said) -> bool:
-    """The header may have been written before the last answer was read: an earlier one asked for it, or it is next."""
-    memory, number = call.memory, said.number
+def _is_due(call: Call, given: CallInput) -> bool:
+    """Whether the header may be older than the last answer's arrival: an earlier answer asked for it, or it is next."""
+    memory, number = call.memory, given.number
     follows = memory.complete and memory.header is not None and number == memory.header + 1
-    return call.in_flight(said) and (follows or memory.missed or number in memory.wanted)
+    return call.in_flight(given) and (follows or memory.missed or number in memory.wanted)
 
 
-def _offer_after_behind(call: Call, said: Said) -> Broken:
-    memory, number = call.memory, said.number
-    reported, is_due = memory.reported, _is_due(call, said)
-    went_on = memory.went_on or unknowing(said, memory.reported_end)
-    _offer(call, said)
-    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+def _offer_after_behind(call: Call, given: CallInput) -> Broken:
+    memory, number = call.memory, given.number
+    reported, is_due = memory.reported, _is_due(call, given)
+    went_on = memory.went_on or unknowing(given, memory.reported_end)
+    _offer(call, given)
+    # 0 also means no number at all: the publisher doesn't know where to go on.
     if not reported or number is None or number == after(reported) or went_on or is_due:
         return []
     if memory.acknowledged is not None and memory.acknowledged >= after(reported):
@@ -110,29 +110,29 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
     return [("resend_from_l1", f"after Behind({block_name(reported)}) comes the header of {number}")]
 
 
-def _offer_after_duplicate(call: Call, said: Said) -> Broken:
-    refused, number, is_due = call.memory.refused, said.number, _is_due(call, said)
-    went_on = call.memory.went_on or unknowing(said, call.memory.reported_end)
-    _offer(call, said)
+def _offer_after_duplicate(call: Call, given: CallInput) -> Broken:
+    refused, number, is_due = call.memory.refused, given.number, _is_due(call, given)
+    went_on = call.memory.went_on or unknowing(given, call.memory.reported_end)
+    _offer(call, given)
     if refused is None or number is None or number > refused or went_on or is_due:
         return []
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
-def _offer_after_skip(call: Call, said: Said) -> Broken:
+def _offer_after_skip(call: Call, given: CallInput) -> Broken:
     memory = call.memory
-    skipped, crossed = memory.refused, memory.went_on or call.in_flight(said)
-    _offer(call, said)
+    skipped, crossed = memory.refused, memory.went_on or call.in_flight(given)
+    _offer(call, given)
     is_acknowledged = memory.acknowledged is not None and skipped is not None and memory.acknowledged >= skipped
-    if crossed or is_acknowledged or skipped is None or said.number != skipped:
+    if crossed or is_acknowledged or skipped is None or given.number != skipped:
         return []
     return [("skip_pair", f"after SkipBlock({skipped}) its header comes again")]
 
 
-def _offer_after_resend(call: Call, said: Said) -> Broken:
-    memory, number = call.memory, said.number
-    wanted, crossed = memory.reported, call.in_flight(said)
-    _offer(call, said)
+def _offer_after_resend(call: Call, given: CallInput) -> Broken:
+    memory, number = call.memory, given.number
+    wanted, crossed = memory.reported, call.in_flight(given)
+    _offer(call, given)
     if crossed or wanted is None or number in (None, wanted):
         return []
     if memory.acknowledged is not None and memory.acknowledged >= wanted:
@@ -147,8 +147,8 @@ def _want(call: Call, number: int) -> None:
 def _go_on(rule: str) -> Effect:
     """Items of the refused or skipped block, of which some may have been on their way."""
 
-    def effect(call: Call, said: Said) -> Broken:
-        if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
+    def effect(call: Call, given: CallInput) -> Broken:
+        if call.memory.went_on or call.in_flight(given) or call.memory.refused is None:
             return []
         call.memory.went_on = True
         return [(rule, f"items of block {call.memory.header} go on after the answer")]
@@ -156,59 +156,59 @@ def _go_on(rule: str) -> Effect:
     return effect
 
 
-def after_end(call: Call, said: Said) -> Broken:
-    """Something of the publisher after the end. It is told once."""
+def after_end(call: Call, given: CallInput) -> Broken:
+    """The publisher sends something after the end. It is reported once."""
     memory = call.memory
     # It knows its own end.
-    crossed = memory.ended_ns and not knowing(said, memory.ended_ns, call.options.in_flight_ns)
-    if memory.went_on or memory.missed or crossed or unknowing(said, memory.ended_end):
-        if said.input is Input.END_STREAM:
+    crossed = memory.ended_ns and not knowing(given, memory.ended_ns, call.options.in_flight_ns)
+    if memory.went_on or memory.missed or crossed or unknowing(given, memory.ended_end):
+        if given.input is Input.END_STREAM:
             # What follows on its own end it sends knowing that.
             memory.ended_ns = memory.ended_end = 0
         return []
     memory.went_on = True
-    shown = f"{said.input} while the call is {call.state}"
+    shown = f"{given.input} while the call is {call.state}"
     return [("end_last", shown, Direction.CLIENT) if call.state is State.PUBLISHER_ENDED else ("end_last", shown)]
 
 
-def _without_header(call: Call, said: Said) -> Broken:
-    return [("structure", f"{said.input} before any header")]
+def _without_header(call: Call, given: CallInput) -> Broken:
+    return [("structure", f"{given.input} before any header")]
 
 
-def _end_block(call: Call, said: Said) -> Broken:
+def _end_block(call: Call, given: CallInput) -> Broken:
     header = call.memory.header
-    if said.number is None or header is None or said.number == header:
+    if given.number is None or header is None or given.number == header:
         return []
-    return [("structure", f"BlockEnd names block {said.number}, the header {header}")]
+    return [("structure", f"BlockEnd names block {given.number}, the header {header}")]
 
 
-def _end_unproven(call: Call, said: Said) -> Broken:
-    return [("structure", f"BlockEnd of block {said.number} without a proof")]
+def _end_unproven(call: Call, given: CallInput) -> Broken:
+    return [("structure", f"BlockEnd of block {given.number} without a proof")]
 
 
-def _end_stream(call: Call, said: Said) -> Broken:
+def _end_stream(call: Call, given: CallInput) -> Broken:
     call.memory.went_on = False
-    broken = [*_range(said)]
+    broken = [*_range(given)]
     # Nobody resets a stream within a block, unless the block is refused. Other ends may come at any time.
-    reacts = said.code == _RESET and not call.memory.complete and not unknowing(said, call.memory.reported_end)
-    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and (reacts or not call.in_flight(said)):
-        broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
+    reacts = given.code == _RESET and not call.memory.complete and not unknowing(given, call.memory.reported_end)
+    if call.state is State.BEHIND and given.code != _TOO_FAR_BEHIND and (reacts or not call.in_flight(given)):
+        broken.append(("too_far_code", f"after Behind the EndStream has the code {given.code}"))
     return broken
 
 
-def _range(said: Said) -> Broken:
+def _range(given: CallInput) -> Broken:
     """A range that is missing is judged in correlation: there L is known."""
-    if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
+    if given.code == "ERROR" or given.latest is None or given.earliest <= given.latest:
         return []
-    shown = f"the earliest block {said.earliest} is above the latest {block_name(said.latest)}"
+    shown = f"the earliest block {given.earliest} is above the latest {block_name(given.latest)}"
     return [("earliest", shown, Direction.CLIENT)]
 
 
-def _acknowledge(call: Call, said: Said) -> Broken:
-    memory, number = call.memory, said.number
+def _acknowledge(call: Call, given: CallInput) -> Broken:
+    memory, number = call.memory, given.number
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
-    if not unknowing(said, memory.header_end):
+    if not unknowing(given, memory.header_end):
         # Else it is about the block of another publisher, and the header has an answer of its own.
         memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
@@ -218,18 +218,18 @@ def _acknowledge(call: Call, said: Said) -> Broken:
     return []
 
 
-def _refuse(call: Call, said: Said) -> None:
+def _refuse(call: Call, given: CallInput) -> None:
     memory = call.memory
-    memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
-    if said.number is not None:
-        _want(call, after(said.number))
-    # Before its next header the publisher is told once that it goes on.
+    memory.reported, memory.reported_ns, memory.reported_end = given.number, given.at_ns, given.byte_end
+    if given.number is not None:
+        _want(call, after(given.number))
+    # The publisher's going on before its next header is reported once.
     memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
 
-def _behind(call: Call, said: Said) -> Broken:
-    _refuse(call, said)
-    number, reported = call.memory.refused, said.number
+def _behind(call: Call, given: CallInput) -> Broken:
+    _refuse(call, given)
+    number, reported = call.memory.refused, given.number
     if number is None or reported is None:
         return []
     if number == after(reported):
@@ -239,39 +239,39 @@ def _behind(call: Call, said: Said) -> Broken:
     return []
 
 
-def _duplicate(call: Call, said: Said) -> Broken:
-    _refuse(call, said)
-    number, reported = call.memory.refused, said.number
+def _duplicate(call: Call, given: CallInput) -> Broken:
+    _refuse(call, given)
+    number, reported = call.memory.refused, given.number
     if number is None or reported is None or number <= reported != NO_BLOCK:
         return []
     # Without a number the answer breaks another rule: see correlation.
     return [("next", f"block {number} is answered as a duplicate by {block_name(reported)}")] if reported else []
 
 
-def _skip(call: Call, said: Said) -> Broken:
+def _skip(call: Call, given: CallInput) -> Broken:
     memory = call.memory
-    assert said.number is not None
-    is_earlier = call.skips_earlier(said)
-    memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
-    _want(call, said.number + 1)
+    assert given.number is not None
+    is_earlier = call.skips_earlier(given)
+    memory.waiting = [waiting for waiting in memory.waiting if waiting != given.number]
+    _want(call, given.number + 1)
     # The publisher may have gone on, or back, before it read this.
     gone_on = is_earlier and call.state is not State.SKIPPED
     if not is_earlier:
-        memory.refused = said.number if said.number == memory.header else None
-        memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
-    if memory.header is None or said.number == memory.header or gone_on:
-        if memory.acknowledged is None or said.number > memory.acknowledged:
-            memory.skips = [*memory.skips, (said.number, said.at_ns)][-MOST_SKIPS:]
+        memory.refused = given.number if given.number == memory.header else None
+        memory.reported_ns, memory.reported_end, memory.went_on = given.at_ns, given.byte_end, False
+    if memory.header is None or given.number == memory.header or gone_on:
+        if memory.acknowledged is None or given.number > memory.acknowledged:
+            memory.skips = [*memory.skips, (given.number, given.at_ns)][-MOST_SKIPS:]
         return []
-    return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
+    return [("skip_pair", f"SkipBlock({given.number}), the last header is {memory.header}")]
 
 
-def _resend(call: Call, said: Said) -> Broken:
-    memory, number = call.memory, said.number
+def _resend(call: Call, given: CallInput) -> Broken:
+    memory, number = call.memory, given.number
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
-    memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
+    memory.reported, memory.reported_ns, memory.reported_end = number, given.at_ns, given.byte_end
     _want(call, number)
     if memory.acknowledged is not None and number <= memory.acknowledged:
         shown = f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged"
@@ -279,47 +279,47 @@ def _resend(call: Call, said: Said) -> Broken:
     return []
 
 
-def _node_ends(call: Call, said: Said) -> Broken:
-    call.memory.ended_ns, call.memory.ended_end, call.memory.went_on = said.at_ns, said.byte_end, False
+def _node_ends(call: Call, given: CallInput) -> Broken:
+    call.memory.ended_ns, call.memory.ended_end, call.memory.went_on = given.at_ns, given.byte_end, False
     call.memory.skips.clear()
     call.memory.waiting.clear()
     return []
 
 
-def _duplicate_ends(call: Call, said: Said) -> Broken:
-    return [*_duplicate(call, said), *_node_ends(call, said)]
+def _duplicate_ends(call: Call, given: CallInput) -> Broken:
+    return [*_duplicate(call, given), *_node_ends(call, given)]
 
 
-def _behind_ends(call: Call, said: Said) -> Broken:
-    return [*_behind(call, said), *_node_ends(call, said)]
+def _behind_ends(call: Call, given: CallInput) -> Broken:
+    return [*_behind(call, given), *_node_ends(call, given)]
 
 
-def _leave(call: Call, said: Said) -> Broken:
+def _leave(call: Call, given: CallInput) -> Broken:
     """The publisher ends the call, or its connection does."""
-    waited = [skip for skip in call.memory.skips if said.at_ns - skip[1] >= ANSWER_NS]
+    waited = [skip for skip in call.memory.skips if given.at_ns - skip[1] >= ANSWER_NS]
     call.memory.skips.clear()
     if waited:
         return [("skip_pair", f"neither an acknowledgement nor ResendBlock follows on SkipBlock({waited[0][0]})")]
     return []
 
 
-def _leave_unproven(call: Call, said: Said) -> Broken:
-    return [("ended_without_end_stream", f"{said.input} within block {call.memory.header}, which has no proof")]
+def _leave_unproven(call: Call, given: CallInput) -> Broken:
+    return [("ended_without_end_stream", f"{given.input} within block {call.memory.header}, which has no proof")]
 
 
-def _over(call: Call, said: Said) -> Broken:
+def _over(call: Call, given: CallInput) -> Broken:
     memory = call.memory
     if not memory.ended_ns:
-        memory.ended_ns, memory.ended_end = said.at_ns, said.byte_end
+        memory.ended_ns, memory.ended_end = given.at_ns, given.byte_end
     return []
 
 
-def _node_leaves(call: Call, said: Said) -> Broken:
-    _over(call, said)
+def _node_leaves(call: Call, given: CallInput) -> Broken:
+    _over(call, given)
     if call.memory.missed:
         # It may be among what is missing.
         return []
-    return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
+    return [("node_ended_without_status", f"{given.input} without an EndOfStream")]
 
 
 # A publisher's call: the table
@@ -350,8 +350,8 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
         # It is found once.
         **{
-            (State.CONNECTED, said): Step(State.UNKNOWN, _without_header)
-            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+            (State.CONNECTED, given): Step(State.UNKNOWN, _without_header)
+            for given in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
         (State.STREAMING, Input.PROOF): Step(State.PROVEN),
@@ -361,24 +361,24 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.PROOF): Step(State.PROVEN),
         (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
         **{
-            (state, said): Step(state, _go_on(rule))
+            (state, given): Step(state, _go_on(rule))
             for state, rule in (
                 (State.DUPLICATE, "recheck"),
                 (State.BEHIND, "resend_from_l1"),
                 (State.SKIPPED, "skip_pair"),
             )
-            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+            for given in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{
-            (state, said): Step(state)
+            (state, given): Step(state)
             for state in (State.RESEND, State.UNKNOWN)
-            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+            for given in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{
             (state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream)
             for state in (*OPEN_STATES, State.UNKNOWN)
         },
-        **{(State.NODE_ENDED, said): Step(State.NODE_ENDED, after_end) for said in Input if said in OF_PUBLISHER},
+        **{(State.NODE_ENDED, given): Step(State.NODE_ENDED, after_end) for given in Input if given in OF_PUBLISHER},
         # The node
         **{
             (state, Input.ACKNOWLEDGEMENT): Step(state, _acknowledge) for state in (*OPEN_STATES, *ENDED, State.UNKNOWN)
@@ -393,42 +393,42 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         **{(state, Input.SKIP): Step(State.SKIPPED, _skip) for state in (*OPEN_STATES[1:], State.UNKNOWN)},
         **{(state, Input.RESEND): Step(State.RESEND, _resend) for state in (*OPEN_STATES, State.UNKNOWN)},
         **{(state, Input.END_OF_STREAM): Step(State.NODE_ENDED, _node_ends) for state in (*OPEN_STATES, State.UNKNOWN)},
-        # Of what the node says to a publisher that has ended, only that it ends too counts.
+        # After the publisher has ended, all that counts of what the node sends is that it ends too.
         (State.PUBLISHER_ENDED, Input.END_OF_STREAM): Step(State.PUBLISHER_ENDED),
         # The end
         **{
-            (state, said): Step(State.PUBLISHER_ENDED, _leave_unproven if state is State.STREAMING else _leave)
+            (state, given): Step(State.PUBLISHER_ENDED, _leave_unproven if state is State.STREAMING else _leave)
             for state in OPEN_STATES
-            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+            for given in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
         },
         **{
-            (state, said): Step(state)
+            (state, given): Step(state)
             for state in (*ENDED, State.OVER, State.UNKNOWN)
-            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+            for given in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
         },
         (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
         (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
         **{
-            (state, said): Step(State.OVER, _node_leaves)
+            (state, given): Step(State.OVER, _node_leaves)
             for state in OPEN_STATES
-            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+            for given in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
         },
         **{
-            (state, said): Step(State.OVER, _over)
+            (state, given): Step(State.OVER, _over)
             for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
-            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+            for given in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
         },
-        **{(State.PUBLISHER_ENDED, said): Step(State.OVER) for said in (Input.RESET, Input.NODE_DISCONNECT)},
+        **{(State.PUBLISHER_ENDED, given): Step(State.OVER) for given in (Input.RESET, Input.NODE_DISCONNECT)},
     }
 )
 
 
-def publishing_rule(state: State, said: Input) -> str | None:
+def publishing_rule(state: State, given: Input) -> str | None:
     """The rule that an unlisted pair breaks; None = it is passed over."""
-    if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
+    if state in (State.PUBLISHER_ENDED, State.OVER) and given in OF_PUBLISHER:
         return "end_last"
     if state is State.CONNECTED:
-        return {Input.SKIP: "skip_pair"}.get(said)
+        return {Input.SKIP: "skip_pair"}.get(given)
     return None
 
 

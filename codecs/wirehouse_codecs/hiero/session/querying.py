@@ -21,7 +21,7 @@ class Query(StrEnum):
 
 
 class QueryInput(StrEnum):
-    """What is said on a call of the status."""
+    """Inputs of a call of the status."""
 
     REQUEST = "request"
     ANSWER = "answer"

@@ -1,10 +1,10 @@
 """The calls of a block node as tables: what each message means, and which rules the order of one call decides.
 
-A `Call` takes what both sides say on one call in arrival order, and goes on from its `snapshot()`. There is a table for
-each method: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
+A `Call` takes the messages of both sides of one call in arrival order, and goes on from its `snapshot()`. Each method
+has a table: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
 
-- What answers a header comes at its own time: the table follows the last thing that matters, whoever said it.
-- A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
+- What answers a header comes at its own time: the table follows the last message that matters, whoever sent it.
+- A header is accepted by silence. What only other calls show (L over all connections, blocks that others delivered)
   is judged in correlation.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
 - What a publisher sends without having acknowledged an answer, or within the options' `in_flight_ms` of it, may have
@@ -34,7 +34,7 @@ from wirehouse_codecs.hiero.session.publishing import (
     publishing_rule,
 )
 from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
-from wirehouse_codecs.hiero.session.steps import Found, Memory, Said, Step, fits, found_of, knowing, unknowing
+from wirehouse_codecs.hiero.session.steps import CallInput, Found, Memory, Step, fits, found_of, knowing, unknowing
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.messages import (
     Acknowledgement,
@@ -69,13 +69,13 @@ class CallState:
     service: Service
     #: A state of the service's table.
     state: str
-    #: Messages were missed, before the capture or within it.
+    #: Whether messages were missed, before the capture or within it.
     partial: bool
     memory: Memory = field(default_factory=Memory)
 
 
 class Call(CallState):
-    """One call. `receive` what is said in arrival order. `carried` is what an earlier window said of it."""
+    """One call. `receive` its inputs in arrival order. `carried` is its state at the end of an earlier window."""
 
     state: StrEnum
 
@@ -89,33 +89,33 @@ class Call(CallState):
         """Before the first message. `started_late`: the capture began after the call did."""
         return cls(CallState(service, "unknown" if started_late else "connected", started_late), options)
 
-    def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
+    def receive(self, given: CallInput) -> tuple[str | None, tuple[Found, ...]]:
         """Why it is passed over, and what it breaks."""
-        step = self._table.get((self.state, said.input))
+        step = self._table.get((self.state, given.input))
         if step is None:
-            return f"the call is {self.state}", self._unlisted(said)
-        if self._goes_on(said):
-            if said.input in (Input.DUPLICATE, Input.BEHIND):
+            return f"the call is {self.state}", self._unlisted(given)
+        if self._goes_on(given):
+            if given.input in (Input.DUPLICATE, Input.BEHIND):
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
-        is_earlier = self.skips_earlier(said)
-        broken = step.effect(self, said) if step.effect else []
-        if said.input is Input.PROOF:
+        is_earlier = self.skips_earlier(given)
+        broken = step.effect(self, given) if step.effect else []
+        if given.input is Input.PROOF:
             self.memory.complete = True
             if self.memory.header is None:
                 # Its header was missed.
-                self.memory.header = said.number
+                self.memory.header = given.number
         if not is_earlier:
             self.state = step.state
         return None, found_of(broken)
 
-    def _unlisted(self, said: Said) -> tuple[Found, ...]:
+    def _unlisted(self, given: CallInput) -> tuple[Found, ...]:
         rule = None
-        shown = f"{said.input} while the call is {self.state}"
-        if isinstance(self.state, State) and isinstance(said.input, Input):
-            rule = publishing_rule(self.state, said.input)
-        elif isinstance(self.state, Subscription) and isinstance(said.input, SubscriptionInput):
-            rule = subscribing_rule(self.state, said.input)
+        shown = f"{given.input} while the call is {self.state}"
+        if isinstance(self.state, State) and isinstance(given.input, Input):
+            rule = publishing_rule(self.state, given.input)
+        elif isinstance(self.state, Subscription) and isinstance(given.input, SubscriptionInput):
+            rule = subscribing_rule(self.state, given.input)
         if rule == "subscriber_order":
             if self.memory.went_on or self.memory.missed:
                 return ()
@@ -123,18 +123,21 @@ class Call(CallState):
         if rule is None:
             return ()
         if rule == "end_last":
-            return found_of(after_end(self, said))
+            return found_of(after_end(self, given))
         return found_of([(rule, shown, Direction.SERVER) if rule == "subscriber_order" else (rule, shown)])
 
-    def _goes_on(self, said: Said) -> bool:
-        """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
+    def _goes_on(self, given: CallInput) -> bool:
+        """Whether the answer is to an earlier header than the last, so that the call has gone on to another since.
+
+        An answer is to the first header that waits for such an answer.
+        """
         memory = self.memory
-        answer = ANSWERS.get(said.input)
-        if answer is None or said.number is None:
+        answer = ANSWERS.get(given.input)
+        if answer is None or given.number is None:
             return False
         # A node that hadn't received the last header answers another one.
-        unseen = memory.header if unknowing(said, memory.header_end) and not said.late else None
-        fitting = [number for number in memory.waiting if number != unseen and fits(answer, said.number, number)]
+        unseen = memory.header if unknowing(given, memory.header_end) and not given.late else None
+        fitting = [number for number in memory.waiting if number != unseen and fits(answer, given.number, number)]
         answered = fitting[0] if fitting else memory.header
         if unseen is not None and not fitting:
             return True
@@ -145,10 +148,10 @@ class Call(CallState):
         memory.refused = answered
         return False
 
-    def skips_earlier(self, said: Said) -> bool:
-        """SkipBlock answers a header before the last one: the publisher had gone on, or back, before it read this."""
-        number, header = said.number, self.memory.header
-        if said.input is not Input.SKIP or number is None or header in (None, number):
+    def skips_earlier(self, given: CallInput) -> bool:
+        """Whether SkipBlock answers a header before the last one: the publisher had moved on before it read this."""
+        number, header = given.number, self.memory.header
+        if given.input is not Input.SKIP or number is None or header in (None, number):
             return False
         return number < header or number in self.memory.waiting
 
@@ -163,7 +166,7 @@ class Call(CallState):
                 acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
             )
             if Direction.CLIENT not in sides:
-                # What the publisher says after its own end is in order.
+                # What the publisher sends after its own end is in order.
                 self.memory.missed, self.memory.went_on = known.missed, known.went_on
             return
         if self.service is Service.SUBSCRIBE and Direction.SERVER in sides:
@@ -171,18 +174,18 @@ class Call(CallState):
         if self.state in (Subscription.CONNECTED, Query.CONNECTED):
             self.state = type(self.state)("unknown")
 
-    def in_flight(self, said: Said) -> bool:
-        """Its sender may not have read the last answer."""
+    def in_flight(self, given: CallInput) -> bool:
+        """Whether its sender may not have read the last answer."""
         memory = self.memory
-        known = knowing(said, memory.reported_ns, self.options.in_flight_ns)
-        return not known or unknowing(said, memory.reported_end)
+        known = knowing(given, memory.reported_ns, self.options.in_flight_ns)
+        return not known or unknowing(given, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""
         return "reenter" if self.memory.headers > 1 else rule
 
 
-# What a message says
+# The inputs that messages are
 
 
 _INPUTS: Final[Mapping[type[Message], StrEnum]] = MappingProxyType(
@@ -203,7 +206,7 @@ _DELIVERED: Final = frozenset({BlockItems, BlockEnd})
 
 
 def input_of(message: Message, service: Service, profile: Profile) -> StrEnum | None:
-    """What a message says on a call of `service`; None = nothing that its table knows."""
+    """The input that a message is on a call of `service`; None = none that its table knows."""
     if service is Service.SUBSCRIBE and type(message) in _DELIVERED:
         return SubscriptionInput.ITEMS
     if isinstance(message, Acknowledgement):
@@ -221,16 +224,16 @@ def _end_input(message: EndOfStream, profile: Profile) -> Input:
     return Input.DUPLICATE_END if code == DUPLICATE_CODE else Input.END_OF_STREAM
 
 
-def said_of(said: StrEnum, message: Message, at_ns: int, profile: Profile) -> Said:
+def call_input(given: StrEnum, message: Message, at_ns: int, profile: Profile) -> CallInput:
     """A message as its call takes it."""
     number = getattr(message, "block_number", None)
     if isinstance(message, SubscribeRequest):
         endless = message.end_block_number == (OPEN if profile.new else 0)
         first = None if message.start_block_number == OPEN else message.start_block_number
-        return Said(said, at_ns, first, latest=None if endless else message.end_block_number)
+        return CallInput(given, at_ns, first, latest=None if endless else message.end_block_number)
     if isinstance(message, SubscribeStatus):
-        return Said(said, at_ns, None, profile.subscribe_codes.get(message.code))
+        return CallInput(given, at_ns, None, profile.subscribe_codes.get(message.code))
     if isinstance(message, PublisherEndStream):
         code = PUBLISHER_CODES.get(message.code)
-        return Said(said, at_ns, None, code, message.earliest_block_number, message.latest_block_number)
-    return Said(said, at_ns, number)
+        return CallInput(given, at_ns, None, code, message.earliest_block_number, message.latest_block_number)
+    return CallInput(given, at_ns, number)

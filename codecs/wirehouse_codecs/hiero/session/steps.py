@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 ANSWER_NS: Final = 2 * 10**9
 
 
-class Said(NamedTuple):
-    """One thing that is said."""
+class CallInput(NamedTuple):
+    """An input of a call's state machine, with the values of its message."""
 
     input: StrEnum
     at_ns: int
-    #: Of the header, the acknowledgement or the answer.
+    #: The number of the header, the acknowledgement or the answer.
     number: int | None = None
-    #: Of the publisher's EndStream, or the subscriber's status.
+    #: The code of the publisher's EndStream, or the subscriber's status.
     code: str | None = None
     earliest: int = 0
-    #: Of the publisher's EndStream, or the last block that a subscriber asks for; None = there is no end.
+    #: The latest block of the publisher's EndStream, or the last block that a subscriber asks for; None = without end.
     latest: int | None = 0
     #: Position after its last byte, and how many bytes of the other side its sender had received, at most; None = that
     #: isn't known.
     byte_end: int = 0
     received: int | None = None
-    #: It came late: its sender may have received more, and other messages may have come before it.
+    #: Whether it came late: its sender may have received more, and other messages may have come before it.
     late: bool = False
-    #: Its first byte was written then or later; None = when it came, as a log says.
+    #: The earliest time at which its first byte may have been written; None = when it came, as in a log.
     written_ns: int | None = None
 
 
 class Found(NamedTuple):
-    """A rule that the call breaks by what was said last."""
+    """A rule that the call breaks by its last message."""
 
     rule: Rule
     message: str
-    #: The side whose bytes alone show it, and nothing that the other one says could excuse it.
+    #: The side whose bytes alone show it; nothing that the other one sends could excuse it.
     alone: Direction | None = None
 
 
@@ -67,9 +67,9 @@ class Memory:
     refused: int | None = None
     #: The blocks that answers and acknowledgements made the next ones, of old ones too.
     wanted: list[int] = field(default_factory=list)
-    #: What was found about it already.
+    #: Whether a finding about the last answer, or about the end, was reported already.
     went_on: bool = False
-    #: The last block is complete: the next header may have been on its way when it was refused.
+    #: Whether the last block is complete: the next header may have been on its way when it was refused.
     complete: bool = False
     #: The highest acknowledgement.
     acknowledged: int | None = None
@@ -78,20 +78,20 @@ class Memory:
     #: When and where the node ended the call.
     ended_ns: int = 0
     ended_end: int = 0
-    #: Messages were missed: what was held back behind them comes late.
+    #: Whether messages were missed: what was held back behind them comes late.
     missed: bool = False
-    #: Of a subscription: the first and the last block that were asked for.
+    #: The first and the last block that a subscription asked for.
     first: int | None = None
     last: int | None = None
 
 
 Broken = Sequence[tuple[str, str] | tuple[str, str, Direction]]
-Effect = Callable[["Call", Said], Broken]
+Effect = Callable[["Call", CallInput], Broken]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a table says: the state after it, what is to be done, and the rule that it breaks in any case."""
+    """What a table states: the next state, the effect, and the rule that is broken in any case."""
 
     state: StrEnum
     effect: Effect | None = None
@@ -103,14 +103,15 @@ def found_of(broken: Broken) -> tuple[Found, ...]:
     return tuple(Found(RULE[one[0]], one[1], one[2] if len(one) == 3 else None) for one in broken)
 
 
-def unknowing(said: Said, end: int) -> bool:
-    """Its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
-    return said.received is not None and said.received < end
+def unknowing(given: CallInput, end: int) -> bool:
+    """Whether its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
+    return given.received is not None and given.received < end
 
 
-def knowing(said: Said, answered_ns: int, in_flight_ns: int) -> bool:
-    """Its sender had read what the other side said at `answered_ns`: it was written later than that was in flight."""
-    written_ns = said.at_ns if said.written_ns is None else said.written_ns
+def knowing(given: CallInput, answered_ns: int, in_flight_ns: int) -> bool:
+    """Whether its sender had read what the other side sent at `answered_ns`: it was written later than that was in
+    flight."""
+    written_ns = given.at_ns if given.written_ns is None else given.written_ns
     return written_ns - answered_ns > in_flight_ns
 
 
@@ -120,7 +121,7 @@ def after(number: int) -> int:
 
 
 def fits(answer: str, reported: int, number: int) -> bool:
-    """The header of block `number` may be answered so, by `duplicate` or `behind`."""
+    """Whether the header of block `number` may be answered by `answer`, `duplicate` or `behind`."""
     if answer == "behind":
         return number > after(reported)
     return number <= reported != NO_BLOCK

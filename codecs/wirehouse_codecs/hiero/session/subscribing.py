@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from wirehouse_codecs.hiero.session.steps import Broken, Said, Step
+from wirehouse_codecs.hiero.session.steps import Broken, CallInput, Step
 from wirehouse_codecs.tcp.endpoints import Direction
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Subscription(StrEnum):
 
 
 class SubscriptionInput(StrEnum):
-    """What is said on a subscriber's call."""
+    """Inputs of a subscriber's call."""
 
     REQUEST = "request"
     HEADER = "header"
@@ -40,20 +40,20 @@ class SubscriptionInput(StrEnum):
     END = "end"
 
 
-def _subscribe(call: Call, said: Said) -> Broken:
-    call.memory.first, call.memory.last = said.number, said.latest
+def _subscribe(call: Call, given: CallInput) -> Broken:
+    call.memory.first, call.memory.last = given.number, given.latest
     return []
 
 
-def _begin_within(call: Call, said: Said) -> Broken:
+def _begin_within(call: Call, given: CallInput) -> Broken:
     """The first items have no header: which block they are of isn't known."""
     call.memory.headers = max(call.memory.headers, 1)
     return []
 
 
-def _deliver(call: Call, said: Said) -> Broken:
+def _deliver(call: Call, given: CallInput) -> Broken:
     """The next block. What follows on a wrong one is judged by that one."""
-    memory, number = call.memory, said.number
+    memory, number = call.memory, given.number
     first, before, last = memory.first, memory.header, memory.last
     is_first = not memory.headers and not memory.missed
     memory.header, memory.headers = number, memory.headers + 1
@@ -74,12 +74,12 @@ def _deliver(call: Call, said: Said) -> Broken:
     return [("subscriber_range", f"block {number} comes, the last one asked for is {last}")]
 
 
-def _end_subscription(call: Call, said: Said) -> Broken:
+def _end_subscription(call: Call, given: CallInput) -> Broken:
     """SUCCESS comes when the last requested block was delivered."""
     memory = call.memory
     first, last, block = memory.first, memory.last, memory.header
     unknown = block is None and bool(memory.missed or memory.headers)
-    if said.code != "SUCCESS" or last is None or unknown or (first is not None and first > last):
+    if given.code != "SUCCESS" or last is None or unknown or (first is not None and first > last):
         return []
     if block is not None and (block > last or (block == last and call.state is Subscription.DELIVERED)):
         return []
@@ -87,9 +87,9 @@ def _end_subscription(call: Call, said: Said) -> Broken:
     return [("subscriber_range", f"SUCCESS comes before {shown}")]
 
 
-def _leave_subscriber(call: Call, said: Said) -> Broken:
+def _leave_subscriber(call: Call, given: CallInput) -> Broken:
     # The status may be among what is missing.
-    return [] if call.memory.missed else [("subscriber_ended_without_status", f"{said.input} without a status")]
+    return [] if call.memory.missed else [("subscriber_ended_without_status", f"{given.input} without a status")]
 
 
 _SUBSCRIBED: Final = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED, Subscription.UNKNOWN)
@@ -109,9 +109,9 @@ SUBSCRIBING: Final[Mapping[tuple[Subscription, SubscriptionInput], Step]] = Mapp
         **{(state, SubscriptionInput.PROOF): Step(Subscription.DELIVERED, _begin_within) for state in _SUBSCRIBED},
         **{(state, SubscriptionInput.STATUS): Step(Subscription.ENDED, _end_subscription) for state in _SUBSCRIBED},
         **{
-            (state, said): Step(Subscription.OVER)
+            (state, given): Step(Subscription.OVER)
             for state in Subscription
-            for said in (SubscriptionInput.SUBSCRIBER_ENDS, SubscriptionInput.NODE_ENDS, SubscriptionInput.END)
+            for given in (SubscriptionInput.SUBSCRIBER_ENDS, SubscriptionInput.NODE_ENDS, SubscriptionInput.END)
         },
         **{
             (state, SubscriptionInput.NODE_ENDS): Step(Subscription.OVER, _leave_subscriber)
@@ -122,6 +122,6 @@ SUBSCRIBING: Final[Mapping[tuple[Subscription, SubscriptionInput], Step]] = Mapp
 )
 
 
-def subscribing_rule(state: Subscription, said: SubscriptionInput) -> str | None:
+def subscribing_rule(state: Subscription, given: SubscriptionInput) -> str | None:
     """The rule that an unlisted pair breaks; None = it is passed over."""
-    return "subscriber_order" if state is Subscription.ENDED and said is not SubscriptionInput.REQUEST else None
+    return "subscriber_order" if state is Subscription.ENDED and given is not SubscriptionInput.REQUEST else None

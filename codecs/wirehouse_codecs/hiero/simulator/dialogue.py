@@ -1,4 +1,4 @@
-"""Connections with a block node as they are made, and what both sides say on their calls, in the protocol's words.
+"""Simulated connections with a block node, and the messages of both sides on their calls.
 
 A `Stage` is where all of it happens, one thing after the other; a `Line` is a connection and a `Talk` a `Call` on one.
 """
@@ -61,16 +61,16 @@ if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
 NS_PER_MS: Final = 1_000_000
-#: What is said next is said after this.
+#: Time between two messages.
 LATENCY_NS: Final = 100_000
 C, S = Direction.CLIENT, Direction.SERVER
-#: Of clients: above those of nodes, so that a capture without handshakes tells the sides.
+#: Clients' ports are above those of nodes, so that the sides are known also in a capture without handshakes.
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
 MIXED: Final = "mixed"
 IDENTITY: Final = "identity"
 ENCODINGS: Final = (IDENTITY, "gzip", "zstd", "snappy", "deflate")
-#: Each side gives the other so much room at the start, and more when so much came.
+#: The window that each side gives the other at the start, and the number of received bytes after which it gives more.
 _WINDOW: Final = 1 << 30
 _ROOM_BYTES: Final = 1 << 16
 _INITIAL_WINDOW_SIZE: Final = 4
@@ -108,7 +108,7 @@ class Wire(Protocol):
 
 
 class Call:
-    """One call. Each method says one thing, and gives the call back."""
+    """One call. Each method sends one message, and returns the call."""
 
     def __init__(self, wire: Wire, service: Service, stream: int) -> None:
         self.wire, self.service, self.profile, self.stream = wire, service, wire.profile, stream
@@ -164,19 +164,19 @@ class Call:
     def ack(self, *numbers: int, root: bytes = b"") -> Self:
         """Blocks are verified and stored."""
         fields = self.profile.acknowledgement_fields
-        root_told, exists = None if fields < 2 else root, None if fields < 3 else False
-        return self.server(*(Acknowledgement(number, root_told, exists) for number in numbers))
+        root_sent, exists = None if fields < 2 else root, None if fields < 3 else False
+        return self.server(*(Acknowledgement(number, root_sent, exists) for number in numbers))
 
     def exists(self, number: int) -> Self:
         """The duplicate answer of the older API."""
         return self.server(Acknowledgement(number, b"", True))
 
     def behind(self, number: int) -> Self:
-        """Behind, as the profile says it."""
+        """Behind, in the profile's layout."""
         return self.server(NodeBehind(number)) if self.profile.name == "B" else self.end(BEHIND_CODE, number)
 
     def duplicate(self, number: int) -> Self:
-        """The duplicate answer, as the profile says it."""
+        """The duplicate answer, in the profile's layout."""
         ends = DUPLICATE_CODE in self.profile.end_codes.values()
         return self.end(DUPLICATE_CODE, number) if ends else self.exists(number)
 
@@ -213,7 +213,7 @@ class Call:
         return self.client(SubscribeRequest(start, last, None if new else False))
 
     def delivered(self, number: int) -> Self:
-        """A subscriber is told that a block is complete."""
+        """Send a subscriber BlockEnd: a block is complete."""
         return self.server(BlockEnd(number)) if self.profile.block_end else self
 
     def status(self, code: str) -> Self:
@@ -271,12 +271,12 @@ class Talk(Call):
 
 
 class Line:
-    """A connection. What is said on it is taken by `events`, while more is said."""
+    """A connection. `events` takes what is sent on it, while more is sent."""
 
     def __init__(self, stage: Stage, client: Endpoint, node: Endpoint, manner: int) -> None:
         self.stage, self.client, self.node, self.profile = stage, client, node, stage.profile
         self.opened_ns = stage.now_ns
-        self.said: deque[Event] = deque()
+        self.queue: deque[Event] = deque()
         self.closed = False
         chosen = MANNERS[manner % len(MANNERS)]
         encoding = ENCODINGS[manner % len(ENCODINGS)] if stage.config.encoding == MIXED else stage.config.encoding
@@ -331,12 +331,12 @@ class Line:
         if not self.closed:
             self.closed = True
             self.stage.pass_time(LATENCY_NS)
-            self.said.append(Close(self.stage.now_ns, side, ending))
+            self.queue.append(Close(self.stage.now_ns, side, ending))
             self.stage.pass_time(2 * ROUND_TRIP_NS)
 
     def _write(self, side: Direction, data: bytes) -> None:
         self.stage.pass_time(LATENCY_NS)
-        self.said.append(Send(self.stage.now_ns, side, data))
+        self.queue.append(Send(self.stage.now_ns, side, data))
         # Until it is on the link, with its ACKs.
         self.stage.pass_time(2 * PACKET_NS * -(-len(data) // SEGMENT_BYTES))
 
@@ -348,9 +348,9 @@ class Line:
 
     def _events(self) -> Iterator[Event]:
         while True:
-            while self.said:
-                yield self.said.popleft()
-            if self.closed or not (self.stage.advance() or self.said):
+            while self.queue:
+                yield self.queue.popleft()
+            if self.closed or not (self.stage.advance() or self.queue):
                 return
 
 
@@ -370,7 +370,7 @@ class Client:
 
 
 class Stage:
-    """Where clients and nodes talk. Things are said one after the other, each when the one before is on the link."""
+    """Where clients and nodes talk. Messages are sent one after the other, each when the one before is on the link."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.profile = config, PROFILES[config.profile]
@@ -379,21 +379,21 @@ class Stage:
         self.opened: deque[Line] = deque()
 
     def advance(self) -> bool:
-        """More is said; False = all was."""
+        """Send the next thing; False = all was sent."""
         return False
 
     def pass_time(self, ns: int) -> None:
-        """Nothing is said for so long."""
+        """Send nothing for a time."""
         self.now_ns += ns
 
     def conversations(self) -> Iterator[Conversation]:
-        """All connections as they were opened; what the others say is held while one is read."""
+        """All connections as they were opened; what the others send is held while one is read."""
         while self.opened or self.advance() or self.opened:
             while self.opened:
                 yield self.opened.popleft().conversation()
 
     def captured(self, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
-        """The packets of all connections in order of time. What is held is what was said while one was silent."""
+        """The packets of all connections in order of time. What is held is what was sent while one was silent."""
         heads: list[tuple[int, int, CapturedPacket, Iterator[CapturedPacket]]] = []
         order = count()
 

@@ -22,7 +22,7 @@ from wirehouse_codecs.tcp.endpoints import Endpoint
 if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
-#: The first block of these scenes, far from those of legal traffic; their numbers are told from here.
+#: The first block of these scenes, far from those of legal traffic; their numbers count from here.
 FIRST_BLOCK: Final = 10**15
 #: The last block that the node has verified when most scenes begin.
 KNOWN: Final = 20
@@ -31,9 +31,9 @@ AVAILABLE: Final = 40
 _ITEMS_BYTES: Final = 2000
 _SET_BYTES: Final = 1000
 _HOST: Final = 200
-#: After this what was said can't have crossed anything, and nobody is told of the node's error any more.
+#: After this time nothing that was sent can have crossed anything, and a node no longer reports its error.
 PAUSE_MS: Final = 1_000
-#: After this a publisher has read what was said on any of its connections, and waited for an answer to a proof.
+#: After this time a publisher has read what was sent on its connections, and waited for an answer to a proof.
 ANSWER_MS: Final = 2_000
 #: After this what never came is missing.
 PATIENCE_MS: Final = HieroOptions().patience_ms + 60_000
@@ -59,7 +59,7 @@ class Scene(Stage):
         return self._ledger.block(FIRST_BLOCK + number)
 
     def wait(self, ms: int) -> None:
-        """Nothing is said for so long."""
+        """Send nothing for a time."""
         self.pass_time(ms * NS_PER_MS)
 
     def line(self, address: str, node: Endpoint | None = None) -> Line:
@@ -108,7 +108,7 @@ class Scene(Stage):
         return talk
 
     def finish(self, *, late: bool) -> None:
-        """All connections are closed. If it is `late`, somebody asks for the status when patience is over."""
+        """All connections are closed. If it is `late`, somebody asks for the status after `patience_ms`."""
         for line in self._lines:
             line.close()
         if late:
@@ -125,7 +125,7 @@ class Scene(Stage):
 
     @property
     def source_error(self) -> str:
-        """What subscribers are told of an error that isn't theirs."""
+        """The status that subscribers get for an error that isn't theirs."""
         return "ERROR" if "ERROR" in self.profile.subscribe_codes.values() else "NOT_AVAILABLE"
 
 
@@ -490,13 +490,13 @@ class Fault:
     #: What happens.
     sentence: str
     scene: Callable[[Scene], None]
-    #: The rule is judged when patience is over.
+    #: Whether the rule is judged only after `patience_ms`.
     late: bool = False
     #: Profiles that have no words for it.
     lacking: frozenset[str] = frozenset()
 
     def stage(self, config: SimulatorConfig) -> Stage:
-        """All that is said."""
+        """All that is sent."""
         scene = Scene(config)
         self.scene(scene)
         scene.finish(late=self.late)
@@ -533,7 +533,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "node_ended_without_status": Fault("The node ends a call by its trailers alone.", _node_ended_without_status),
         "subscriber_order": Fault("A subscriber is sent a part of a block and then all of it.", _subscriber_order),
         "subscriber_gap": Fault("A subscriber isn't sent one of the blocks.", _subscriber_gap),
-        "subscriber_range": Fault("A subscriber is told SUCCESS before the last block.", _subscriber_range),
+        "subscriber_range": Fault("A subscriber gets SUCCESS before the last block.", _subscriber_range),
         "subscriber_ended_without_status": Fault(
             "A node ends a subscription by its trailers alone.", _subscriber_ended_without_status
         ),
@@ -548,10 +548,10 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "A block is acknowledged whose publisher failed before its proof.", _drop_unproven, lacking=_OLDER
         ),
         "source_error_only_if_last": Fault(
-            "A subscriber is told of a failing source while another one goes on.", _source_error_only_if_last
+            "A subscriber gets a source error while another source goes on.", _source_error_only_if_last
         ),
         "source_error_sent": Fault(
-            "The last publisher fails, and a subscriber isn't told.", _source_error_sent, lacking=_OLDEST
+            "The last publisher fails, and a subscriber gets no source error.", _source_error_sent, lacking=_OLDEST
         ),
         "continue": Fault("After an error of one publisher the other isn't answered.", _continue, lacking=_OLDEST),
         "node_error_all": Fault("A node's error ends one call and not another.", _node_error_all, lacking=_OLDEST),
@@ -574,7 +574,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         ),
     }
 )
-#: Those that a profile has words for.
+#: The faults that each profile has words for.
 FAULTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {profile: tuple(name for name, fault in FAULTS.items() if profile not in fault.lacking) for profile in PROFILES}
 )

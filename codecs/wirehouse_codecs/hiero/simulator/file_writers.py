@@ -1,4 +1,4 @@
-"""What a capture of block nodes says, as the other files that nodes and test clients write: block files, gRPC logs."""
+"""Writes the content of a capture of block nodes as files of nodes and test clients: block files, gRPC logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wirehouse_codecs.hiero.wire.items.cutting import cut
 from wirehouse_codecs.hiero.wire.items.decoded import Timestamp, decode_proof
 from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
-from wirehouse_codecs.logs.bare_dialogue import BareDialogue
+from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.simulate.streams import read
@@ -34,7 +34,7 @@ from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 _MOST_RUNS: Final = 1 << 16
 _SERVER_LOGGER: Final = 2
 _IPV4: Final = 1
-_Told = grpc.Opened | grpc.Answered | grpc.MessagePart | grpc.HalfClosed | grpc.Trailers | grpc.Reset
+_Event = grpc.Opened | grpc.Answered | grpc.MessagePart | grpc.HalfClosed | grpc.Trailers | grpc.Reset
 #: How block files are compressed, one after the other.
 _SUFFIXES: Final[Sequence[tuple[str, Callable[[bytes], bytes]]]] = (
     (".zstd", lambda data: compress(data, "zstd")),
@@ -105,8 +105,8 @@ def write_log(packets: Iterable[CapturedPacket], path: Path) -> int:
         return read(packets, start, flush)
 
 
-class _Reading(BareDialogue):
-    """A connection whose calls are read. A `Dialogue` that says nothing."""
+class _Reading(NullDialogue):
+    """A connection whose calls are read. A `Dialogue` that adds no rows."""
 
     def __init__(self) -> None:
         self._reader = GrpcReader()
@@ -125,7 +125,7 @@ class _Reading(BareDialogue):
 
     @abstractmethod
     def take(self, event: grpc.Event) -> None:
-        """What the reader tells."""
+        """Take the reader's events."""
 
 
 class _Blocks(_Reading):
@@ -216,7 +216,7 @@ class _Entries(_Reading):
             kind = EntryType.CLIENT_MESSAGE if client else EntryType.SERVER_MESSAGE
             self._add(event, kind, message=grpc_log.Message(len(data), data))
 
-    def _add(self, event: _Told, kind: EntryType, **content: object) -> None:
+    def _add(self, event: _Event, kind: EntryType, **content: object) -> None:
         number = self._sequences[event.call] = self._sequences.get(event.call, 0) + 1
         seconds, nanos = divmod(event.place.arrived_at_ns, 10**9)
         about = (Timestamp(seconds, nanos), self._first_id + event.call, number, kind, _SERVER_LOGGER)

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 #: The first gap before a publisher comes back, at least; each is twice the one before.
 _GAP_NS: Final = 100 * NS_PER_MS
-#: Of rounds of the network: gaps are longer than what is said meanwhile.
+#: Number of rounds of the network in a gap: gaps are longer than what is sent meanwhile.
 _ROUNDS_A_GAP: Final = 8
 _ATTEMPTS: Final = 3
-#: A node misses so many blocks when its publishers are away, for a short time and for a longer one.
+#: Number of blocks that a node misses when its publishers are away, for a short time and for a longer one.
 _MISSED: Final = 3
 _MISSED_LONG: Final = 7
-#: A block so far below the last is answered as a duplicate by every node, and sent by a publisher that lost its place.
+#: Distance below the last block at which every node answers a block as a duplicate. Publishers that lost their place
+#: send such blocks.
 _FAR_BELOW: Final = HieroOptions().skipped_blocks + 2
-#: What is not longer than this comes within the time that messages may cross.
+#: Maximum size of what arrives within the time in which messages may cross.
 _CROSSING_BYTES: Final = 50_000
 
 
@@ -50,14 +51,14 @@ def _next_of(node: Node) -> Publisher:
 
 
 def _return_subscribers(network: Network, node: Node) -> Steps:
-    """Subscribers that were told of an error go on at another node, or here."""
-    told = [subscriber for subscriber in network.subscribers if subscriber.node is None]
+    """Subscribers that got a source error go on at another node, or here."""
+    without_node = [subscriber for subscriber in network.subscribers if subscriber.node is None]
     others = [other for other in network.served if other is not node and other.publishers]
-    for subscriber in told:
+    for subscriber in without_node:
         yield from network.subscribe(subscriber, others[0] if others else node)
 
 
-def _tell_subscribers(network: Network, node: Node) -> Steps:
+def _end_subscriptions(network: Network, node: Node) -> Steps:
     codes = network.profile.subscribe_codes.values()
     code = "ERROR" if "ERROR" in codes else "NOT_AVAILABLE"
     for subscriber in list(node.subscribers):
@@ -71,7 +72,7 @@ def _tell_subscribers(network: Network, node: Node) -> Steps:
 
 
 def _publisher_fails(network: Network, node: Node) -> Steps:
-    """A publisher ends within a block: the node takes the block from another one, or tells its subscribers."""
+    """A publisher ends within a block: the node takes the block from another one, or reports it to its subscribers."""
     publisher, block = _next_of(node), network.ledger.block(node.next)
     others = [other for other in node.publishers if other is not publisher]
     publisher.talk.header(block).sets(block.middle[:1])
@@ -81,7 +82,7 @@ def _publisher_fails(network: Network, node: Node) -> Steps:
     publisher.leave("ERROR")
     yield
     if not others:
-        yield from _tell_subscribers(network, node)
+        yield from _end_subscriptions(network, node)
     elif network.skips:
         others[0].talk.resend(block.number).header(block)
         yield from network.send(node, block, others[:1])
@@ -226,7 +227,7 @@ def _node_fails(network: Network, node: Node) -> Steps:
         publisher.forsake()
         publisher.line.close(S)
         yield
-    yield from _tell_subscribers(network, node)
+    yield from _end_subscriptions(network, node)
     gap_ns = _gap_ns(network)
     first, *others = publishers
     failed_ns = network.now_ns
@@ -256,7 +257,7 @@ def _error_of(network: Network, node: Node) -> str | None:
 
 
 def _subscriber_returns(network: Network, node: Node) -> Steps:
-    """A subscriber ends its call and asks anew on the same connection."""
+    """A subscriber ends its call and asks again on the same connection."""
     subscriber = node.subscribers[0]
     subscriber.talk.cancel()
     subscriber.forsake()

@@ -1,4 +1,4 @@
-"""One side of an HTTP/2 connection with gRPC calls, as the bytes that it sends. What it is told to say it says."""
+"""One side of an HTTP/2 connection with gRPC calls, as the bytes that it sends. It checks nothing of what it sends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Peer:
     block_bytes: int = FRAME_BYTES
     #: Padding of every DATA and HEADERS frame; None = these aren't padded.
     padding: int | None = None
-    #: HEADERS carry a priority, as old clients write it.
+    #: Whether HEADERS carry a priority, as old clients write it.
     priority: bool = False
     _encoder: Encoder = field(default_factory=Encoder, repr=False)
     _next_stream: int = 1
@@ -51,7 +51,7 @@ class Peer:
         return preface + self.settings({} if settings is None else settings)
 
     def settings(self, settings: dict[int, int]) -> bytes:
-        """Values by identifier; what the other side is told about header tables and frames has to be obeyed by it."""
+        """Settings by identifier. The other side has to keep those about header tables and frames."""
         return SettingsFrame(0, settings=settings).serialize()
 
     def acknowledge_settings(self, table_bytes: int | None = None) -> bytes:
@@ -65,7 +65,7 @@ class Peer:
         return PingFrame(0, opaque, flags=["ACK"] if answer else []).serialize()
 
     def window_update(self, stream_id: int, increment: int) -> bytes:
-        """More room for the other side."""
+        """Open the window of the other side further."""
         return WindowUpdateFrame(stream_id, window_increment=increment).serialize()
 
     # Calls
@@ -104,8 +104,8 @@ class Peer:
 
     def trailers(self, stream_id: int, status: int = 0, message: str = "", metadata: Pairs = ()) -> bytes:
         """The status that ends a call."""
-        told = [("grpc-message", message)] if message else []
-        return self.headers(stream_id, [("grpc-status", str(status)), *told, *metadata], end=True)
+        details = [("grpc-message", message)] if message else []
+        return self.headers(stream_id, [("grpc-status", str(status)), *details, *metadata], end=True)
 
     def reset(self, stream_id: int, code: int = CANCEL) -> bytes:
         """End a call at once."""

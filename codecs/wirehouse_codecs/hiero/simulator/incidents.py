@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.network import Network, Node, Steps
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
-#: A late block reaches its subscribers when so many later ones are verified.
+#: Number of later blocks that are verified before a late block reaches its subscribers.
 LATE_BLOCKS: Final = 4
 #: Half a minute, in which nothing else happens.
 _SETTINGS: Final = {"publishers": 4, "blocks": 60, "block_bytes": 2_000, "incident_rounds": 0}

@@ -1,6 +1,6 @@
 """The blocks of a network as its nodes make them, for the simulator: true roots that chain, and items of given sizes.
 
-What stands in the items between round header and footer is filler that a schema's reader passes over and that can be
+The items between round header and footer contain filler that a schema's reader passes over and that can be
 compressed; how blocks begin and end, and how their roots are made, is as in the profile's time.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: An item's tags and lengths, of two bytes each: its entry, its kind, and field 1000 with the filler.
 _HEAD_BYTES: Final = 10
-#: So that all its lengths have two bytes.
+#: The least item size with which all its lengths have two bytes.
 LEAST_ITEM_BYTES: Final = 138
 MOST_ITEM_BYTES: Final = 16_000
 #: A threshold signature with its proof.

@@ -19,14 +19,14 @@ from wirehouse_codecs.tcp.endpoints import Endpoint
 if TYPE_CHECKING:
     from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig
 
-#: One thing was said.
+#: Each step sends one message.
 Steps = Iterator[None]
 #: The first publisher begins with this block: its node has none, and is sent all from 0 on.
 FIRST_OFFERED: Final = 2
-#: The reader of ranges asks once in so many rounds, for so many blocks.
+#: The reader of ranges asks once in RANGE_ROUNDS rounds, for RANGE_BLOCKS blocks.
 RANGE_ROUNDS: Final = 3
 RANGE_BLOCKS: Final = 2
-#: A publisher has the blocks from so far below on.
+#: Number of blocks below the last one that a publisher still has.
 HELD_BLOCKS: Final = 100
 
 
@@ -41,19 +41,19 @@ class Node:
         self.subscribers: list[Subscriber] = []
         #: Who publishes here usually.
         self.own: list[Publisher] = []
-        #: Its subscribers get each block when so many later ones are verified.
+        #: Number of later blocks that are verified before its subscribers get a block.
         self.late_blocks = 0
         #: The node as a client of others.
         self.outgoing = Client(network, self.endpoint.address, number)
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The node's name, as tables have it."""
         return f"{self.endpoint.address} {self.endpoint.port}"
 
     @property
     def reported(self) -> int:
-        """The last block, as the node says it."""
+        """The last block, as the node reports it."""
         return NO_BLOCK if self.last is None else self.last
 
     @property
@@ -143,7 +143,7 @@ class Subscriber(Caller):
 
 
 class Network(Stage):
-    """All that is said, in the order of time; `advance` has the next thing said."""
+    """All messages in the order of time; `advance` sends the next one."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         super().__init__(config)
@@ -165,7 +165,7 @@ class Network(Stage):
         self._steps = self._story()
 
     def advance(self) -> bool:
-        """One more thing is said; False = all was."""
+        """Send the next thing; False = all was sent."""
         return next(self._steps, False) is None
 
     def affects(self, **who: str) -> None:
@@ -250,7 +250,7 @@ class Network(Stage):
         """Nodes with publishers."""
         return [node for node in self.nodes if node.publishers]
 
-    # What is said again and again
+    # Messages that repeat
 
     def round(self, *, but: Node | None = None) -> Steps:
         """The next block, to all nodes that wait for it."""
@@ -264,7 +264,7 @@ class Network(Stage):
         yield
 
     def publish(self, node: Node, number: int) -> Steps:
-        """All publishers of a node offer a block, and the node takes it from one, or where it can't say so from all."""
+        """All publishers of a node offer a block. It takes it from one, or from all if it can't skip the others."""
         block = self.ledger.block(number)
         at = number % len(node.publishers)
         first, *others = (*node.publishers[at:], *node.publishers[:at])
@@ -365,10 +365,10 @@ class Network(Stage):
 
     @property
     def skips(self) -> bool:
-        """The node tells publishers to skip a block that another one sends."""
+        """Whether the node sends SkipBlock to publishers of a block that another one sends."""
         return self.profile.new or self.profile.name == "A'"
 
     @property
     def behind_ends(self) -> bool:
-        """Behind ends the call."""
+        """Whether Behind ends the call."""
         return self.profile.new and self.profile.name != "B"

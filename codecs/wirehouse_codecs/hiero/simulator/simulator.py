@@ -68,7 +68,7 @@ class SimulatorConfig:
     set_bytes: int = 8_000
     #: Between blocks, at least.
     interval_ms: int = 500
-    #: After so many rounds something happens to a node, its publishers or subscribers; 0 = never.
+    #: Number of rounds after which something happens to a node, its publishers or subscribers; 0 = never.
     incident_rounds: int = 4
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more node, publisher or subscriber breaks; see FAULTS.
@@ -91,7 +91,7 @@ _BOUNDS: Final[Bounds] = {
     "nodes": (1, 100),
     "publishers": (1, 1000),
     "subscribers": (0, 1000),
-    # An EndStream can't say that the last block is 0.
+    # An EndStream can't state that the last block is 0.
     "blocks": (2, 2**40),
     "block_bytes": (1, MOST_MESSAGE_BYTES),
     "item_bytes_least": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),

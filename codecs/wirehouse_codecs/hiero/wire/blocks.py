@@ -1,7 +1,7 @@
-"""Blocks put together from their items, and block files.
+"""Joins the items of a block, and reads block files.
 
 A block comes in sets of a call or as a file; both are runs of items, and `BlockBuilder` takes either as they come.
-Where a file is cut off or damaged, the items before that place count, and place and reason are told.
+Where a file is cut off or damaged, the items before that place count, and place and reason are reported.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from wirehouse_codecs.hiero.wire.items.kinds import (
 )
 from wirehouse_codecs.hiero.wire.protobuf import Malformed
 
-#: So many proofs of a block are decoded; real ones have one. A header, footer or proof that is larger isn't: of a proof
-#: the block is told.
+#: Maximum number of proofs of a block that are decoded; real ones have one. Headers, footers and proofs that are larger
+#: than MOST_BODY_BYTES aren't decoded: only the block of such a proof is reported.
 MOST_PROOFS: Final = 16
 MOST_BODY_BYTES: Final = 1 << 18
 _HEAD_BYTES: Final = 32
-#: So many numbers of items are counted apart; the rest is one.
+#: Maximum number of different item numbers that are counted apart; others are counted together.
 MOST_NUMBERS: Final = 64
 OTHER_NUMBERS: Final = -1
-#: So many findings are kept of a block.
+#: Maximum number of findings that are kept of a block.
 MOST_BROKEN: Final = 32
 
 
@@ -107,12 +107,12 @@ class Block:
 
     @property
     def previous_hash(self) -> bytes | None:
-        """The root of the block before, as this one says it."""
+        """The root of the block before, as this one has it."""
         return previous_hash(self.header, self.footer, self.proof)
 
 
 def is_old(header: BlockHeader | None) -> bool:
-    """The block's transactions are of the form before HAPI 0.69."""
+    """Whether the block's transactions are of the form before HAPI 0.69."""
     if header is None or header.hapi_proto_version is None:
         return header is not None and header.old
     return header.hapi_proto_version.numbers < SIGNED_TRANSACTIONS_SINCE
@@ -153,9 +153,9 @@ class BuilderState(NamedTuple):
 
 
 class BlockBuilder:
-    """One block as its items come: counts, the items that say what block it is, and the subtrees of its root.
+    """One block as its items come: counts, the items that identify the block, and the subtrees of its root.
 
-    `add` takes all items up to the next header; of a second header it says so and goes on. Memory doesn't grow with
+    `add` takes all items up to the next header; it reports a second header and goes on. Memory doesn't grow with
     the block.
     """
 
@@ -188,7 +188,7 @@ class BlockBuilder:
 
     @property
     def proved(self) -> bool:
-        """A proof came."""
+        """Whether a proof came."""
         return ItemNumber.BLOCK_PROOF in self.counts
 
     @property
@@ -244,7 +244,7 @@ class BlockBuilder:
             self._break("structure", f"{item_name(int(between[0]))} after the footer", once=True)
 
     def _end(self, items: Items, number: int, end: int) -> int:
-        """From where on an item of `number` stands before what follows; `end` = there is none."""
+        """The position from which an item of `number` stands before what follows; `end` = there is none."""
         if number in self.counts:
             return 0
         return items.where(number)[0] if number in items.counts else end
@@ -333,12 +333,12 @@ _NAME_DIGITS: Final = 19
 
 
 def is_block_file(path: str) -> bool:
-    """The name is that of a block file."""
+    """Whether the name is that of a block file."""
     return path.endswith((".blk", ".blk.gz", ".blk.zstd"))
 
 
 def number_of(path: str) -> int | None:
-    """The block's number by the name of its file; None = the name says none.
+    """The block's number by the name of its file; None = the name has none.
 
     Names have 19 digits (before: 36), all others that are only digits count too; in a bucket the first 16 of the 19 are
     four folders, as `PREFIX/0000/0000/0010/8273/182.blk.zstd`.
@@ -372,5 +372,5 @@ class BlockFile:
 
     @property
     def named_number(self) -> int | None:
-        """The number that the file's name says."""
+        """The number in the file's name."""
         return number_of(self.name)

@@ -23,7 +23,7 @@ from wirehouse_codecs.hiero.wire.items.decoded import BlockHeader, decode_header
 from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber
 
 _ARCHIVE_ENDINGS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
-#: So many bytes tell an archive, and hold a block's header.
+#: Number of bytes at the start of a file that are enough to recognise an archive, and that hold a block's header.
 _START_BYTES: Final = 2 * MOST_BODY_BYTES
 
 

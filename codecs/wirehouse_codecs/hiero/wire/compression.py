@@ -16,10 +16,10 @@ from wirehouse_codecs.captures.inflate import Gzip, Plain, Zstd
 from wirehouse_codecs.hiero.options import MOST_RATIO
 
 IDENTITY: Final = "identity"
-#: A message inflates to so many times its size, of which the first bytes are not judged.
+#: Number of first inflated bytes for which the factor MOST_RATIO isn't judged.
 UNJUDGED_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 18
-#: So much is inflated to tell whether it can be.
+#: Number of bytes that are inflated to see whether the rest can be.
 PROBED_BYTES: Final = 256
 #: How zlib data begins (RFC 1950): the method and a window, then a check of both, without a dictionary.
 _ZLIB: Final = tuple(
@@ -28,7 +28,7 @@ _ZLIB: Final = tuple(
     for flags in range(256)
     if not (method << 8 | flags) % 31 and not flags & 0x20
 )
-#: The first bytes of what was compressed, where no header says how.
+#: The first bytes of compressed data, for messages whose compression no header names.
 MAGIC: Final = (
     *((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy")),
     *((magic, "deflate") for magic in _ZLIB),
@@ -54,7 +54,7 @@ def encoding_of(data: bytes) -> str | None:
 
 
 def is_begun(data: bytes) -> bool:
-    """`data` is how something compressed begins. The few first bytes of zlib data say little: it is inflated."""
+    """Whether compressed data may begin with `data`. A few bytes of zlib data are no proof, so they are inflated."""
     if encoding_of(data) != "deflate":
         return encoding_of(data) is not None
     try:

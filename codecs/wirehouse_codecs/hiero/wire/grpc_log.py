@@ -1,6 +1,6 @@
 """gRPC binary logs: files of `grpc.binarylog.v1.GrpcLogEntry` (grpc-proto, grpc/binlog/v1/binarylog.proto).
 
-`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports what they say in the events of
+`Framer` cuts a file into entries, `decode` reads one, and `Calls` reports their contents in the events of
 grpc/events.py. Files have no magic. Before each entry stands its length: four bytes, big-endian, as Go's sink writes
 it, or a varint, as Java's does; the first entry shows which.
 """
@@ -38,7 +38,7 @@ class Lengths(StrEnum):
 
 
 class EntryType(IntEnum):
-    """What an entry tells."""
+    """What an entry reports."""
 
     UNKNOWN = 0
     CLIENT_HEADER = 1
@@ -114,7 +114,7 @@ class Entry:
 
     timestamp: Timestamp = field(default_factory=Timestamp)
     call_id: int = 0
-    #: From 1 on.
+    #: Its number within the call, from 1 on.
     sequence_id_within_call: int = 0
     type: int = EntryType.UNKNOWN
     #: 1 = the client wrote it, 2 = the server.
@@ -124,7 +124,7 @@ class Entry:
     server_header: ServerHeader | None = None
     message: Message | None = None
     trailer: Trailer | None = None
-    #: Message or metadata are not whole.
+    #: Whether message or metadata are not whole.
     payload_truncated: bool = False
     peer: Address | None = None
 
@@ -294,7 +294,7 @@ def _length(data: bytearray, at: int, lengths: Lengths) -> tuple[int | None, int
 
 
 def begins_log(start: bytes) -> bool:
-    """What a file begins with may be entries: the first one is right, as far as it is there."""
+    """Whether the first bytes of a file may be entries: the first one is right, as far as it is there."""
     head = bytearray(start)
     lengths = _lengths_of(head, MAX_ENTRY_BYTES)
     length, begin = (None, 0) if lengths is None else _length(head, 0, lengths)
@@ -303,7 +303,7 @@ def begins_log(start: bytes) -> bool:
     if len(head) < begin + length:
         return len(head) > begin and head[begin] in _TAGS
     first = decode(bytes(head[begin : begin + length]))
-    # Of what isn't one, much can be read as an entry that says nothing.
+    # Much that isn't an entry can be read as one without any content.
     return isinstance(first, Entry) and EntryType.UNKNOWN < first.type <= EntryType.CANCEL
 
 
@@ -342,11 +342,11 @@ class Calls:
         self._calls: OrderedDict[int, KnownCall] = OrderedDict(state or {})
 
     def receive(self, entry: Entry, place: Place, byte_start: int, byte_end: int) -> list[grpc.Event]:
-        """What an entry says, which stands at these bytes of its file."""
+        """The events of an entry, which stands at these bytes of its file."""
         direction = _DIRECTIONS.get(entry.type)
         if direction is None:
-            told = (byte_start, byte_end, entry.call_id, b"", f"an entry of type {entry.type}")
-            return [Undecodable(Direction.CLIENT, place, *told)]
+            fields = (byte_start, byte_end, entry.call_id, b"", f"an entry of type {entry.type}")
+            return [Undecodable(Direction.CLIENT, place, *fields)]
         events: list[grpc.Event] = []
         where = (direction, place, byte_start, byte_end, entry.call_id)
         if entry.client_header is not None:

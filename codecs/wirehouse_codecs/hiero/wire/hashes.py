@@ -2,9 +2,9 @@
 
 All hashes are SHA-384. A block's items fall into subtrees by kind, and a top tree joins these with roots that the block
 builds on. The layout changed several times without a version of its own, so what fits the bytes is computed, and the
-layout is told by what the root must equal: the previous hash of the next block, or the mock signature of old networks.
-Items stream in; a subtree is its peaks, so memory grows with the logarithm of the number of items. What can't be told
-is said, with its reason; nothing is guessed.
+layout is known from what the root must equal: the previous hash of the next block, or an old network's mock signature.
+Items stream in; a subtree is its peaks, so memory grows with the logarithm of the number of items. What can't be
+decided is reported with its reason; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RootLayout(StrEnum):
 
     #: Newest: sixteen leaves, the last eight for extensions.
     SIXTEEN_LEAVES = "sixteen_leaves"
-    #: From HAPI 0.72: the same over eight leaves, as the single child of the top.
+    #: Since HAPI 0.72: the same over eight leaves, as the single child of the top.
     EIGHT_LEAVES = "eight_leaves_single_child"
     #: Up to about HAPI 0.62: an input and an output tree.
     TWO_SUBTREES = "two_subtrees"
@@ -50,15 +50,15 @@ class Family(StrEnum):
     PLAIN = "plain"
 
 
-#: Of the versions between, roots were never reproduced.
+#: Roots of the versions between these two were never reproduced.
 _PREFIXED_SINCE: Final = (0, 72, 0)
 _UNKNOWN_SINCE: Final = (0, 68, 0)
-#: Eight leaves were seen up to here, sixteen from there on; between them the next block tells.
+#: Eight leaves were seen up to here, sixteen from there on; between them the next block decides.
 _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
-#: Of fewer nodes the compiled loop costs more than it saves.
+#: Least size from which the compiled loop saves more than it costs.
 _COMPILED_FROM_BYTES: Final = 16 * HASH_BYTES
 
 
@@ -256,9 +256,9 @@ class BlockHasher:
         left = sha384((proof.previous_block_root_hash or b"") + inputs).digest()
         right = sha384(outputs + (proof.start_of_block_state_root_hash or b"")).digest()
         root = sha384(left + right).digest()
-        told = _signed(proof, {RootLayout.TWO_SUBTREES: root})
+        layout = _signed(proof, {RootLayout.TWO_SUBTREES: root})
         # Older blocks of other layouts were seen, which nothing sets apart.
-        return Roots({RootLayout.TWO_SUBTREES: root}, told, complete=told is not None, reason=_UNTOLD)
+        return Roots({RootLayout.TWO_SUBTREES: root}, layout, complete=layout is not None, reason=_UNDECIDED)
 
     def _prefixed(self, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
         if footer is None:
@@ -279,8 +279,8 @@ class BlockHasher:
             tops[RootLayout.EIGHT_LEAVES] = sha384(_ONE_CHILD + _top(leaves[: _LEAVES // 2])).digest()
         roots = {layout: sha384(_TWO_CHILDREN + time + top).digest() for layout, top in tops.items()}
         usual = RootLayout.SIXTEEN_LEAVES if self._wrapped else _usual(_version(self._header))
-        told = _signed(proof, roots) or (usual if usual in roots else None)
-        return Roots(roots, told, complete=True, reason=_UNTOLD)
+        layout = _signed(proof, roots) or (usual if usual in roots else None)
+        return Roots(roots, layout, complete=True, reason=_UNDECIDED)
 
     @property
     def state(self) -> HasherState:
@@ -303,7 +303,7 @@ def _families(header: BlockHeader | None) -> tuple[Family, ...]:
     return (Family.PREFIXED,) if _version(header) >= _PREFIXED_SINCE else (Family.PLAIN, Family.PREFIXED)
 
 
-_UNTOLD: Final = "nothing in the block tells which layout its root has"
+_UNDECIDED: Final = "nothing in the block tells which layout its root has"
 
 
 def _usual(version: tuple[int, int, int]) -> RootLayout | None:
@@ -344,7 +344,7 @@ def _top(leaves: list[bytes]) -> bytes:
     return tree.folded()
 
 
-# What is told of a root
+# The result
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +352,17 @@ class Roots:
     """The roots that a block may have, by layout."""
 
     by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
-    #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
-    told: RootLayout | None = None
-    #: One of them is the block's root.
+    #: The layout that the block's version or its mock signature shows; None = nothing in the block shows it.
+    layout: RootLayout | None = None
+    #: Whether one of them is the block's root.
     complete: bool = False
-    #: Why there is none, or none is told.
+    #: Why there is none, or why the layout isn't known.
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRoot:
-    """A block's root, as far as it is told."""
+    """A block's root, as far as it is known."""
 
     layout: RootLayout | None = None
     root: bytes | None = None
@@ -371,11 +371,11 @@ class BlockRoot:
 
 
 def settle(roots: Roots) -> BlockRoot:
-    """The root of a block as the block alone tells it."""
-    if roots.told is None:
+    """The root of a block as the block alone shows it."""
+    if roots.layout is None:
         return BlockRoot(unverified=roots.reason)
     reason = "no next block is known, which would hold this root"
-    return BlockRoot(roots.told, roots.by_layout[roots.told], reason)
+    return BlockRoot(roots.layout, roots.by_layout[roots.layout], reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +404,7 @@ def signature_check(proof: BlockProof | None, root: bytes | None) -> SignatureCh
 
 
 def previous_hash(header: BlockHeader | None, footer: BlockFooter | None, proof: BlockProof | None) -> bytes | None:
-    """The root of the block before, as this one says it: its footer, or in older layouts its proof or header."""
+    """The root of the block before, as this one has it: in its footer, or in older layouts its proof or header."""
     if footer is not None:
         return footer.previous_block_root_hash or None
     if proof is not None and proof.previous_block_root_hash:

@@ -1,8 +1,8 @@
 """Messages of the block node's calls: typed values, encode and decode, for all versions of the API.
 
-Which message a call carries is told by its method and by who sends it; how it is written by the profile. Codes are kept
-as they stand on the wire, for the same number has other meanings in other versions: see `Profile.end_codes`. Sets of
-block items are kept as their bytes; `items` cuts them.
+The method and the sender decide which message a call carries; the profile decides its layout. Codes are kept as
+numbers, because a number has different meanings in different versions: see `Profile.end_codes`. Sets of block items
+are kept as bytes; the package `items` cuts them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ResendBlock:
 class NodeBehind:
     """The offered header is above the next block; the number is the last verified one.
 
-    Only nodes of the newest version send it, so under another profile it tells that the setting is wrong.
+    Only nodes of the newest version send it, so under another profile it shows that the option is wrong.
     """
 
     block_number: int = 0
@@ -202,7 +202,7 @@ class _Root(NamedTuple):
     """What one side sends in one method: a message of one kind, or a oneof of members."""
 
     members: tuple[_Member, ...]
-    #: The members' message itself is what is sent.
+    #: Whether the members' message itself is what is sent.
     single: bool = False
 
 
@@ -344,7 +344,7 @@ def _set_of_one(item: bytes) -> BlockItems:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What the bytes say: a message, and the rule that it breaks by itself; or no message, and why."""
+    """The result of decoding: a message, and the rule that it breaks by itself; or no message, and why."""
 
     message: Message | None = None
     #: Fields that the profile doesn't know, or of another wire type.
@@ -451,18 +451,18 @@ def _refuse_lost(message: Message, layout: Layout) -> None:
 
 
 class Shape(NamedTuple):
-    """What a message says about its call. None: it doesn't tell."""
+    """What a message shows about its call. None: it doesn't show it."""
 
     service: Service | None = None
-    #: Of the newer package.
+    #: Whether it is of the newer package.
     new: bool | None = None
 
 
 def shape_of(data: bytes, direction: Direction) -> Shape:
     """Which call could carry `data`: for calls whose `:path` was sent before the capture began.
 
-    It says only what no other call's message looks like; the empty message and broken ones say nothing. (B0, the first
-    release of the newer package, acknowledges as the older one, and is taken for it.)
+    It names only what no other call's message looks like; the empty message and broken ones say nothing. (B0, the first
+    release of the newer package, acknowledges as the older one, and counts as it.)
     """
     try:
         first = protobuf.read_field(data, 0, len(data))

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 MOST_VARINT_BYTES: Final = 10
 MOST_FIELD_NUMBER: Final = (1 << 29) - 1
-#: A message of a layout has at most so many fields, its parts counted by themselves; real ones have a few dozen.
+#: Maximum number of fields of a message, its parts counted by themselves; real ones have a few dozen.
 MOST_FIELDS: Final = 10_000
 _U64: Final = (1 << 64) - 1
 
@@ -45,7 +45,7 @@ class Malformed(Exception):
 
 
 class WireField(NamedTuple):
-    """A field as it stands in the bytes."""
+    """A field as it is in the bytes."""
 
     number: int
     wire_type: int
@@ -152,10 +152,10 @@ class Field:
     number: int
     name: str
     form: Form
-    #: Of a MESSAGE.
+    #: The layout of a MESSAGE.
     layout: Layout | None = None
     repeated: bool = False
-    #: Is written even with its default, for its presence says something.
+    #: Whether it is written even with its default, because its presence has a meaning.
     present: bool = False
 
 

@@ -14,12 +14,12 @@ from wirehouse_codecs.hiero.wire.items.cutting import Fault, ItemReader, Items
 from wirehouse_codecs.hiero.wire.protobuf import Malformed, read_varint
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: A message of at most so many bytes is given whole.
+#: Maximum size of a message that is given whole.
 WHOLE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 4 << 20
 #: Held of all unfinished messages of a connection.
 SETS_BYTES: Final = 8 << 20
-#: So many bytes of a set are cut into items at once: of fewer the start costs more.
+#: Number of bytes of a set that are cut into items at once: with fewer, the start costs more.
 CUT_BYTES: Final = 1 << 20
 _MOST_PREFIX: Final = 20
 
@@ -40,12 +40,12 @@ class Part(NamedTuple):
     key: Key
     #: The message; None = a part.
     whole: bytes | None
-    #: Of a part: bytes of the set. Without a set, bytes of the message.
+    #: The bytes of a part: in a set, those of the set; without one, those of the message.
     raw: bytes | bytearray = b""
     #: Which part it is, from 0 on, and whether it is the last.
     number: int = 0
     last: bool = True
-    #: It is a set of block items; what comes later can't be read, and why.
+    #: Whether it is a set of block items; what comes later can't be read, and why.
     is_set: bool = False
     reason: str = ""
 
@@ -58,7 +58,7 @@ class PartialMessage:
     tag: int | None
     #: What came before it is known that the message is large; None from then on.
     head: bytearray | None = field(default_factory=bytearray)
-    #: Of the part that comes; and how much of it was cut into items.
+    #: The part that comes; and how much of it was cut into items.
     raw: bytearray = field(default_factory=bytearray)
     cut: int = 0
     number: int = 0

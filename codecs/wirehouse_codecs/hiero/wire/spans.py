@@ -14,7 +14,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data
 from wirehouse_codecs.tcp.segments import Pieces, Stretch
 
-#: Bytes that nothing is read from are told in rows of so many, counted from the first: however they arrived.
+#: Size of a row of bytes from which nothing is read, counted from the first of them, however they arrived.
 UNDECODABLE_BYTES: Final = 64 << 10
 
 
@@ -55,7 +55,7 @@ def run_of(direction: Direction, start: int, data: bytes, place: Place) -> Run:
 
 
 def runs(pieces: Sequence[Data]) -> Iterator[Run]:
-    """`pieces` with those of one side that follow each other put together."""
+    """`pieces`, in which those of one side that follow each other are joined."""
     parts: Sequence[Data | Stretch] = pieces.parts if isinstance(pieces, Pieces) else pieces
     for kind, group in groupby(parts, type):
         if issubclass(kind, Stretch):
@@ -121,7 +121,7 @@ class Undecodable(NamedTuple):
     byte_end: int
     #: The call that they belong to. Without one they may hold header fields, and with them secrets.
     call: int | None
-    #: Empty where they are told by their position alone.
+    #: Empty where only their position is reported.
     data: bytes
     reason: str
 

@@ -1,7 +1,7 @@
-"""Frames as Arrow columns: the vectorised twin of `routed.decode` and `messages.decode_payload`.
+"""Frames as Arrow columns: the fast path of `routed.decode` and `messages.decode_payload`.
 
 It reads pushes, pulls and index messages that are written as short as can be; rare kinds, other traffic and what
-breaks a rule are only told of, for the readable decoder. Both stand under the same tests.
+breaks a rule are only marked, for the reference decoder. Both pass the same tests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = np.ndarray[Any, Any]
 NAME_TYPE: pa.DictionaryType = pa.dictionary(pa.int8(), pa.string())
 ROUTE_TYPE: pa.ListType = pa.list_(pa.string())
 MESSAGE_TYPE: pa.StructType = pa.struct([("index", UNSIGNED), ("data", pa.binary())])
-#: What a frame says. Fields that it doesn't have are null.
+#: The fields of a frame's message. Fields that it doesn't have are null.
 FRAME_FIELDS: Final = (
-    # Read by the twin; if not, all fields below are null.
+    # Whether the fast path read it; if not, all fields below are null.
     pa.field("regular", pa.bool_()),
     pa.field("kind", NAME_TYPE),
     pa.field("protocol_name", NAME_TYPE),
@@ -55,7 +55,7 @@ class Frames(NamedTuple):
     batch: pa.RecordBatch
     #: How many bytes they take.
     end: int
-    #: The next frame is empty or too large.
+    #: Whether the next frame is empty or too large.
     stopped: bool
 
 
@@ -91,7 +91,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def of(cls, frames: int) -> Arrays:
-        """Zeros for so many frames."""
+        """Zeros for `frames` frames."""
         return cls(
             np.zeros((loops.WORDS, frames), np.uint64),
             np.zeros((loops.NUMBERS, frames), np.uint32),
@@ -99,7 +99,7 @@ class Arrays(NamedTuple):
         )
 
     def only(self, frames: Array | slice) -> Arrays:
-        """Those of some frames."""
+        """The arrays of some frames only."""
         return Arrays(*(np.ascontiguousarray(column[:, frames]) for column in self))
 
     def read(self, data: Array, envelope: Envelope) -> None:

@@ -1,8 +1,8 @@
-"""Plain messages of a session, taken by a compiled loop: the vectorised twin of `session.Session.receive`.
+"""Plain messages of a session, taken by a compiled loop: the fast path of `session.Session.receive`.
 
 A message is plain if the session finds nothing and ignores nothing, and knows of whom and what it is: a push or pull to
 a known stream and its answer, an index that is asked for or saved by a known client. What they change is written back
-to the session, so that either twin goes on from it.
+to the session, so that either path continues from it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from wirehouse_codecs.ockam.wire.routed import Envelope
 
 Array = np.ndarray[Any, Any]
 
-#: So many messages are taken at once at least.
+#: Minimum number of messages that are taken at once.
 FEWEST_AT_ONCE: Final = 256
-#: More groups than one in so many messages aren't worth it.
+#: Minimum mean number of messages per group: with fewer, compiled loops aren't worth it.
 ROWS_A_GROUP: Final = 2
 _ROUTES: Final = ("onward_route", "return_route")
 _KINDS: Final = {
@@ -45,7 +45,7 @@ _COLUMNS: Final = (*_ROUTES, "client_id", "stream_name", "partition", "kind")
 class Group(NamedTuple):
     """Messages of one requester with one address, and about one index."""
 
-    #: As the log has it, and as the session remembers it.
+    #: The requester as the log has it, and as the session remembers it.
     requester: str
     asker: str
     #: The last hop on the side of the service; None = there is none.
@@ -61,7 +61,7 @@ class _Slots(dict[Any, int]):
 
 
 class Rows:
-    """Frames in arrival order, as loops.read_frames tells of them, in groups."""
+    """Frames in arrival order, as loops.read_frames returns them, in groups."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class Rows:
         self.firsts = firsts[:count]
         self.worth = count * ROWS_A_GROUP <= len(self)
         self.groups = list(self._groups(envelope)) if self.worth else []
-        #: By row: what it answers, as a row here, NO_REQUEST, or below that a number of `carried`; and a place in the
-        #: lists at the end.
+        #: By row: what it answers, as a row here, NO_REQUEST, or below that a number of `carried`; and its position in
+        #: `stream_addresses` and `consumers`.
         self.answered = np.full(len(self), judge_loops.NO_REQUEST, np.int64)
-        self.told = np.zeros(len(self), np.int32)
+        self.name_at = np.zeros(len(self), np.int32)
         #: By row: `Outcome.missed`.
         self.missed = np.zeros(len(self), np.int64)
         #: By row: the data that it pushed was held.
@@ -104,8 +104,8 @@ class Rows:
         of = self.arrays.only(self.firsts)
         columns = dict(zip(_FIELD_NAMES, frame_columns(self.data, of, envelope), strict=True))
         from_server = (of.smalls[loops.SIDE] == loops.FROM_SERVER).tolist()
-        told = zip(from_server, *(columns[name].to_pylist() for name in _COLUMNS), strict=True)
-        for is_response, onward, back, client, name, partition, kind in told:
+        rows = zip(from_server, *(columns[name].to_pylist() for name in _COLUMNS), strict=True)
+        for is_response, onward, back, client, name, partition, kind in rows:
             requester, address = (onward, back) if is_response else (back, onward)
             text = "=>".join(requester)
             key = None
@@ -127,11 +127,11 @@ class Plain:
         fixed[judge_loops.MOST_OPEN], fixed[judge_loops.MOST_HELD] = waiting.MOST_REQUESTS, waiting.MOST_DATA_BYTES
         fixed[judge_loops.MOST_RUNS] = memories.MOST_RUNS
         self._fixed = fixed
-        #: For so many there is room; more, the longer all are plain.
+        #: Number of messages for which there is room; it grows while all are plain.
         self._at_once = FEWEST_AT_ONCE
 
     def cost(self, rows: Rows) -> int:
-        """So many frames make it worth while to begin."""
+        """Minimum number of frames that make it worth while to begin."""
         return 16 + (len(rows.groups) + len(self.memory.requests) + len(self.memory.unsaved)) // 4
 
     def advance(self, rows: Rows, begin: int, held_back: Array) -> tuple[int, bool]:
@@ -286,7 +286,7 @@ class _State:
     def take(self, row: int) -> None:
         """The session after all rows before `row`."""
         memory, numbers = self._memory, self.numbers
-        self._tell(row)
+        self._take_answers(row)
         for name, count in zip(judge_loops.COUNTED, numbers.tolist(), strict=False):
             setattr(memory.counts, name, getattr(memory.counts, name) + count)
         self._session.now_ns = int(numbers[judge_loops.NOW_NS])
@@ -302,8 +302,8 @@ class _State:
         for number in np.flatnonzero(is_open[len(self._before) :]).tolist():
             memory.requests.put(self._new_request(len(self._before) + number))
 
-    def _tell(self, row: int) -> None:
-        """What the rows up to `row` answer, and what they are about."""
+    def _take_answers(self, row: int) -> None:
+        """Note what the rows up to `row` answer, and what they are about."""
         rows, span = self._rows, slice(self._begin, row)
         numbers = rows.answered[span]
         count = len(self._before)
@@ -315,7 +315,7 @@ class _State:
         new = self.requests[count : int(self.numbers[judge_loops.COUNT])]
         rows.held[new[:, judge_loops.ROW]] = new[:, judge_loops.HELD] != 0
         rows.missed[span] = self._session.coverage.missed
-        rows.told[span] = rows.group_of[span] + len(rows.stream_addresses)
+        rows.name_at[span] = rows.group_of[span] + len(rows.stream_addresses)
         rows.stream_addresses += self._stream_addresses
         rows.consumers += self._consumers
 
@@ -339,7 +339,7 @@ class _State:
                 _import(stream.confirmed, slot, self.streams, self.stream_runs)
 
     def _data(self, number: int) -> bytes:
-        """What was pushed here."""
+        """The data that was pushed in this run."""
         row, numbers = self.requests[number, judge_loops.ROW], self._rows.arrays.numbers
         begin = int(numbers[loops.DATA, row])
         return bytes(self._rows.data[begin : begin + int(numbers[loops.DATA_BYTES, row])])
@@ -348,30 +348,30 @@ class _State:
         return self._before[number].digest if number < len(self._before) else digest(self._data(number))
 
     def _new_request(self, number: int) -> Request:
-        told = self.requests[number]
-        row = int(told[judge_loops.ROW])
+        fields = self.requests[number]
+        row = int(fields[judge_loops.ROW])
         group = self._rows.groups[self._rows.group_of[row]]
         assert group.at is not None
         about = self._rows.where(row), group.asker, group.at
         words = self._rows.arrays.words[:, row]
         request_id = int(words[loops.REQUEST_ID])
-        match int(told[judge_loops.WHAT]):
+        match int(fields[judge_loops.WHAT]):
             case judge_loops.PUSHED:
                 data = self._data(number)
                 request = Request(RequestKind.PUSH, *about, request_id=request_id, data_bytes=len(data))
                 request.digest = digest(data)
-                request.data = data if told[judge_loops.HELD] else None
+                request.data = data if fields[judge_loops.HELD] else None
             case judge_loops.PULLED:
                 index, limit = int(words[loops.INDEX]), int(words[loops.LIMIT])
                 request = Request(RequestKind.PULL, *about, request_id=request_id, index=index, limit=limit)
             case _:
-                least = int(told[judge_loops.FROM_INDEX])
+                least = int(fields[judge_loops.FROM_INDEX])
                 request = Request(RequestKind.GET, *about, key=group.key, least=None if least < 0 else least)
         return request
 
 
 def _room(entries: int) -> int:
-    """Places for a table of so many entries: a power of two, and twice as many at least."""
+    """Number of slots of a table of `entries` entries: a power of two, and at least twice as many."""
     return 1 << (2 * entries + 1).bit_length()
 
 
@@ -381,7 +381,7 @@ def _signed(word: int) -> int:
 
 
 def _runs(slots: int) -> Array:
-    """Room for so many sets: with one run more than they keep."""
+    """Room for `slots` sets, with one run more than they keep."""
     return np.zeros((slots, 2, memories.MOST_RUNS + 1), np.int64)
 
 

@@ -1,6 +1,6 @@
 """Compiled loops over the messages of a connection: who speaks about what, and what plain messages do to a session.
 
-What a message does is said in session.py; here is what is frequent. One that isn't judged here ends `advance`, and is
+session.py judges every message; here are the frequent ones. One that isn't judged here ends `advance`, and is
 left to the session. Numbers from 2^62 on aren't judged here, so that sums of them fit 64 bits.
 """
 
@@ -59,7 +59,7 @@ _LAST_SPAN = 3
 
 
 class Frames(NamedTuple):
-    """Frames in arrival order, as loops.read_frames tells of them."""
+    """Frames in arrival order, as loops.read_frames returns them."""
 
     data: Array
     #: By piece: when it arrived; whether it came with the packet that showed a hole.
@@ -111,13 +111,13 @@ def span_of(row: int, what: int, numbers: Array, smalls: Array) -> tuple[int, in
 
 @inlined
 def partition_of(row: int, words: Array, smalls: Array) -> Any:
-    """A word that tells apart partitions and their absence, as far as a hash goes."""
+    """A word that differs for different partitions and for none, as far as a hash goes."""
     return words[loops.PARTITION, row] + _WORD(1) if smalls[loops.HAS, row] & loops.HAS_PARTITION else _WORD(0)
 
 
 @compiled
 def is_about_same(data: Array, row: int, other: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """Two messages belong to one group."""
+    """Whether two messages belong to one group."""
     is_index = smalls[loops.KIND, row] >= loops.INDEX_GET
     if is_index != (smalls[loops.KIND, other] >= loops.INDEX_GET):
         return False
@@ -168,7 +168,7 @@ def group(data: Array, words: Array, numbers: Array, smalls: Array, table: Array
     return count
 
 
-# Requests by what their answers say
+# Requests by what their answers contain
 
 
 @compiled
@@ -206,7 +206,7 @@ def request_of(what: int, about: int, number: Any, books: Books) -> int:
 
 @inlined
 def was_not_saved(pair: int, number: Any, books: Books) -> bool:
-    """The session knows the id of a push that was refused."""
+    """Whether the session knows the id of a push that was refused."""
     return bool(books.held[place_of(UNSAVED, pair, number, books.lookup, books.held)] != _FREE)
 
 
@@ -242,7 +242,7 @@ def close(request: int, requests: Array, session: Array) -> None:
 
 @compiled
 def is_late(now_ns: int, requests: Array, session: Array, timeout_ns: int) -> bool:
-    """The oldest request that waits is past its time."""
+    """Whether the oldest request that waits is past its time."""
     while session[HEAD] < session[COUNT] and not requests[session[HEAD], WAITING]:
         session[HEAD] += 1
     return bool(session[HEAD] < session[COUNT] and requests[session[HEAD], AT_NS] < now_ns - timeout_ns)
@@ -253,7 +253,7 @@ def is_late(now_ns: int, requests: Array, session: Array, timeout_ns: int) -> bo
 
 @compiled
 def holds(slot: int, number: int, sets: Array, runs: Array) -> bool:
-    """The number is in the set."""
+    """Whether the number is in the set."""
     for run in range(sets[slot, RUNS] - 1, -1, -1):
         if runs[slot, 0, run] <= number:
             return bool(number <= runs[slot, 1, run])
@@ -262,7 +262,7 @@ def holds(slot: int, number: int, sets: Array, runs: Array) -> bool:
 
 @inlined
 def rises(slot: int, number: int, sets: Array, runs: Array) -> bool:
-    """The number is above all in the set, which is not empty."""
+    """Whether the number is above all in the set, which is not empty."""
     last = wide(sets[slot, RUNS]) - 1
     return bool(last >= 0 and runs[slot, 1, last] < number)
 
@@ -317,7 +317,7 @@ def keep(slot: int, kept: int, sets: Array, runs: Array) -> None:
 def advance(begin: int, end: int, frames: Frames, books: Books, answered: Array) -> int:
     """Take the plain messages from row `begin` to `end`: the row of the first that isn't, for which nothing is done.
 
-    A message is plain if session.Session.receive finds nothing and ignores nothing, and if it tells the session nothing
+    A message is plain if session.Session.receive finds nothing and ignores nothing, and if it gives the session nothing
     about streams, requesters or clients that it doesn't know. `answered` takes the number of the request.
     """
     session = books.session
@@ -461,7 +461,7 @@ def take_of_index(row: int, group: int, frames: Frames, books: Books) -> int:
 
 @inlined
 def has_known_names(row: int, smalls: Array, fixed: Array) -> bool:
-    """A message about an index doesn't show for the first time whose names the client uses."""
+    """Whether earlier messages showed which names the client uses, or this message about an index doesn't show it."""
     if smalls[loops.PROTOCOL, row] == loops.INDEX_PARTITIONED:
         known = bool(fixed[IMPLEMENTATION])
     else:

@@ -1,7 +1,7 @@
 """Compiled loops over frames: cut them, read their routes and the frequent messages.
 
-What a frame means is said in routed.py and messages.py; here is what is frequent and written as short as can be. A
-frame that isn't read here is told by REGULAR 0 and left to the readable decoder.
+routed.py and messages.py read every frame; here are those that are frequent and written as short as can be. A
+frame that isn't read here is marked by REGULAR 0 and left to the reference decoder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _INDEX_PARTITIONED_NAME: Final = np.frombuffer(b"stream_index_partitioned", np.u
 
 _UINT_BYTES: Final = 10
 _UNSIGNED, _BYTES, _TEXT, _ARRAY, _NULL = 0, 2, 3, 4, 0xF6
-#: As in routed.py; types of addresses are short here.
+#: Bounds as in routed.py; types of addresses are short here.
 _MOST_HOPS, _MOST_ADDRESS_BYTES, _MOST_TYPE = 64, 4096, 999
 _BACKSLASH, _HASH, _ZERO = 0x5C, 0x23, 0x30
 
@@ -75,7 +75,7 @@ def cut(data: Array, at: int, end: int, width: int, limit: int, bounds: Array) -
 
 @compiled
 def read_frames(data: Array, cbor: bool, words: Array, numbers: Array, smalls: Array) -> None:
-    """Read all frames of which `numbers` tells the place and `smalls` the side. The rest begins as zeros."""
+    """Read all frames whose place is in `numbers` and whose side is in `smalls`. The other numbers begin as zeros."""
     width = 4 if cbor else 2
     for row in range(numbers.shape[1]):
         at, end = wide(numbers[BEGIN, row]) + width, wide(numbers[END, row])
@@ -87,7 +87,7 @@ def read_frames(data: Array, cbor: bool, words: Array, numbers: Array, smalls: A
 def read_routed(
     data: Array, at: int, end: int, cbor: bool, from_server: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """A routed message; False = the readable decoder has to, and all that is said of it here means nothing."""
+    """Read a routed message; False = only the reference decoder can, and the columns of this frame mean nothing."""
     if at >= end:
         return False
     first = data[at]
@@ -169,27 +169,27 @@ def read_context(data: Array, at: int, end: int, cbor: bool, row: int, numbers: 
 def read_payload(
     data: Array, at: int, end: int, from_server: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """A BasePayload that ends at `end`; False = none of the frequent ones."""
+    """Read a BasePayload that ends at `end`; False = none of the frequent ones."""
     size, name = uint_length_at(data, at, end)
     if name < 0:
         return False
     inner, at = uint_length_at(data, name + size, end)
     if at < 0 or at + inner != end:
         return False
-    if size == len(_PUSH_NAME) and says(data, name, _PUSH_NAME):
+    if size == len(_PUSH_NAME) and matches(data, name, _PUSH_NAME):
         smalls[PROTOCOL, row] = PUSH
         if from_server:
             return read_push_response(data, at, end, row, words, smalls)
         return read_push_request(data, at, end, row, words, numbers, smalls)
-    if size == len(_PULL_NAME) and says(data, name, _PULL_NAME):
+    if size == len(_PULL_NAME) and matches(data, name, _PULL_NAME):
         smalls[PROTOCOL, row] = PULL
         if from_server:
             return read_pull_response(data, at, end, row, words, numbers, smalls)
         return read_pull_request(data, at, end, row, words, smalls)
-    if size == len(_INDEX_NAME) and says(data, name, _INDEX_NAME):
+    if size == len(_INDEX_NAME) and matches(data, name, _INDEX_NAME):
         smalls[PROTOCOL, row] = INDEX_SHARED
         shared = True
-    elif size == len(_INDEX_PARTITIONED_NAME) and says(data, name, _INDEX_PARTITIONED_NAME):
+    elif size == len(_INDEX_PARTITIONED_NAME) and matches(data, name, _INDEX_PARTITIONED_NAME):
         smalls[PROTOCOL, row] = INDEX_PARTITIONED
         shared = False
     else:
@@ -200,8 +200,8 @@ def read_payload(
 
 
 @inlined
-def says(data: Array, at: int, name: Array) -> bool:
-    """The bytes at `at` are those of `name`."""
+def matches(data: Array, at: int, name: Array) -> bool:
+    """Whether the bytes at `at` are those of `name`."""
     same = True
     for i in range(len(name)):
         same = same and data[at + i] == name[i]
@@ -210,7 +210,7 @@ def says(data: Array, at: int, name: Array) -> bool:
 
 @compiled
 def read_push_request(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """request_id and data."""
+    """Read request_id and data; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0:
         return False
@@ -225,7 +225,7 @@ def read_push_request(data: Array, at: int, end: int, row: int, words: Array, nu
 
 @compiled
 def read_push_response(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """request_id, status and index."""
+    """Read request_id, status and index; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0 or at >= end or data[at] > 1:
         return False
@@ -238,7 +238,7 @@ def read_push_response(data: Array, at: int, end: int, row: int, words: Array, s
 
 @compiled
 def read_pull_request(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """request_id, index and limit."""
+    """Read request_id, index and limit; False = something else is there."""
     for word in (REQUEST_ID, INDEX, LIMIT):
         words[word, row], at = uint_at(data, at, end)
         if at < 0:
@@ -250,7 +250,7 @@ def read_pull_request(data: Array, at: int, end: int, row: int, words: Array, sm
 
 @compiled
 def read_pull_response(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """request_id and messages, which `read_messages` reads."""
+    """Read request_id and messages, which `read_messages` reads; False = something else is there."""
     words[REQUEST_ID, row], at = uint_at(data, at, end)
     if at < 0:
         return False
@@ -288,7 +288,7 @@ def read_key(data: Array, at: int, end: int, row: int, numbers: Array) -> int:
 def read_index_request(
     data: Array, at: int, end: int, shared: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """The tag of Get or Save, the key, and by how many numbers follow, the partition."""
+    """Read the tag of Get or Save, the key, and the partition if as many numbers follow; False = nothing of these."""
     if at >= end or data[at] > 1:
         return False
     save = data[at] == 1
@@ -321,7 +321,7 @@ def read_index_request(
 def read_index_response(
     data: Array, at: int, end: int, shared: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """The key, and an optional index without or behind a partition; what may be either isn't regular."""
+    """Read the key and an optional index, without or behind a partition; False = it may be either, or is neither."""
     at = read_key(data, at, end, row, numbers)
     if at < 0:
         return False
@@ -340,7 +340,7 @@ def read_index_response(
 
 @compiled
 def read_index(data: Array, at: int, end: int, row: int, words: Array, smalls: Array) -> bool:
-    """An optional index that ends at `end`."""
+    """Read an optional index that ends at `end`; False = something else is there."""
     if at >= end or data[at] > 1:
         return False
     if data[at] == 0:
@@ -373,7 +373,7 @@ def uint_at(data: Array, at: int, end: int) -> tuple[Any, int]:
 
 @inlined
 def uint_length_at(data: Array, at: int, end: int) -> tuple[int, int]:
-    """The same for a length or count: -1 also if not so many bytes are left."""
+    """The same for a length or count: -1 also if fewer bytes are left."""
     value, after = uint_at(data, at, end)
     size = 0
     if after >= 0:
@@ -410,7 +410,7 @@ def number_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[A
 
 @inlined
 def length_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[int, int]:
-    """A length as the envelope writes it; -1 also if not so many bytes are left."""
+    """A length as the envelope writes it; -1 also if fewer bytes are left."""
     value, after = number_at(data, at, end, cbor, major)
     size = 0
     if after >= 0:
@@ -423,7 +423,7 @@ def length_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[i
 
 @compiled
 def is_text(data: Array, at: int, end: int, as_it_stands: bool) -> bool:
-    """UTF-8 (Unicode, table 3-7); `as_it_stands` without backslashes, which would be doubled."""
+    """Whether it is UTF-8 (Unicode, table 3-7); `as_it_stands`: without backslashes, which would be doubled."""
     while at < end:
         octet = data[at]
         if octet < 0x80:
@@ -458,7 +458,7 @@ def is_text(data: Array, at: int, end: int, as_it_stands: bool) -> bool:
 
 @compiled
 def put_routes(data: Array, cbor: bool, route: int, numbers: Array, hops: Array, offsets: Array, out: Array) -> None:
-    """The hops of all routes as text; `hops` says which belong to each row, `offsets` takes where each text begins."""
+    """The hops of all routes as text; `hops` are those of each row, `offsets` takes where each text begins."""
     to = 0
     for row in range(len(hops) - 1):
         at = wide(numbers[route, row])

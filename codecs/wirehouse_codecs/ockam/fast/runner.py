@@ -1,7 +1,7 @@
 """The bytes of a connection to judged messages: `reader.Reader` and `session.Session` with compiled loops for most.
 
 Once the envelope is known, all frames of a run are cut and read by columns.py, and judge.py judges those that are
-plain. Any other frame goes through the readable twins, and so do all bytes while a direction has not begun, while a
+plain. Any other frame takes the reference path, and so do all bytes while a direction has not begun, while a
 frame is looked for, and where one is no message. Both ways give the same.
 """
 
@@ -46,7 +46,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("requester", pa.string()),
         pa.field("consumer", pa.string()),
         pa.field("missed", pa.int64()),
-        # It answers a request, of which the rest tells; `answers_` with fields of outcome.Answers.
+        # Whether it answers a request, which the next columns describe: `answers_` with fields of outcome.Answers.
         pa.field("answers", pa.bool_()),
         pa.field("answers_requested_at_ns", pa.int64()),
         pa.field("answers_request_byte_start", pa.int64()),
@@ -61,12 +61,13 @@ PLAIN: pa.Schema = pa.schema(
 )
 
 _NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
-#: After a frame that isn't plain so many are left to the session before the loop is tried again, twice as many each
-#: time that it didn't pay; beyond so many all goes the readable way, for twice as many pieces each time, up to so many.
+#: After a frame that isn't plain, the session takes _FEWEST_READ frames before the loop is tried again, and twice as
+#: many each time that it didn't pay. Beyond _MOST_TRIED everything goes the reference path, for twice as many pieces
+#: each time, up to _MOST_READ.
 _FEWEST_READ: Final = 4
 _MOST_TRIED: Final = 128
 _MOST_READ: Final = 1024
-#: It pays to cut the frames of a run if one in so many is plain.
+#: It pays to cut the frames of a run if one in this many is plain.
 _WORTH: Final = 4
 
 
@@ -75,7 +76,7 @@ class Taken(NamedTuple):
 
     #: PLAIN.
     plain: pa.RecordBatch
-    #: The others, and what is no message, each behind so many plain ones.
+    #: The other messages, and bytes that are none, each with the number of plain ones before it.
     read: Sequence[tuple[int, Outcome]]
 
 
@@ -88,22 +89,22 @@ class Connection:
     def __init__(self, reader: Reader, session: Session, options: OckamOptions) -> None:
         self.reader, self.session = reader, session
         self._plain = Plain(session, options)
-        #: So many pieces go the readable way, and so many did after compiled loops did not get far.
-        self._readable = 0
-        self._patience = 1
+        #: Number of pieces that still go the reference path, and that did after compiled loops did not get far.
+        self._left_to_reference = 0
+        self._reference_pieces = 1
 
     def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
         """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
         feed = Feed(pieces)
         while not feed.is_taken:
-            if self._readable or not self._is_settled(feed):
-                self._readable = max(0, self._readable - 1)
+            if self._left_to_reference or not self._is_settled(feed):
+                self._left_to_reference = max(0, self._left_to_reference - 1)
                 yield Taken(_NONE, [(0, outcome) for outcome in self._receive(*feed.take())])
                 continue
             yield self._receive_compiled(feed)
 
     def receive(self, piece: Data) -> list[Outcome]:
-        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        """Take a piece on the reference path: for a few frames, `run` would cost more."""
         return self._receive(piece.direction, piece.data, piece.place)
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
@@ -115,7 +116,7 @@ class Connection:
         return outcomes
 
     def _is_settled(self, feed: Feed) -> bool:
-        """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
+        """Whether the envelope is known, frames of each side that sends more can be cut, and none is looked for."""
         if self.reader.detection is None or self.session.coverage.searched:
             return False
         return all(self.reader.pending(side) is not None or not feed.left(side) for side in SIDES)
@@ -130,17 +131,17 @@ class Connection:
                 self.session.coverage.here[side] = self.reader.end(side)
         taken = frames.taken(read)
         if _WORTH * taken.plain.num_rows >= len(frames.rows):
-            self._patience = 1
+            self._reference_pieces = 1
         else:
-            self._patience = min(2 * self._patience, _MOST_READ)
-        self._readable = 0 if feed.is_taken else self._patience
+            self._reference_pieces = min(2 * self._reference_pieces, _MOST_READ)
+        self._left_to_reference = 0 if feed.is_taken else self._reference_pieces
         return taken
 
     def _judge(self, frames: _Frames) -> dict[int, Outcome]:
         """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
-        cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
+        cost, row, left_to_session = plain.cost(rows), 0, _FEWEST_READ
         session, coverage = self.session, self.session.coverage
         ends = frames.stream_ends()
         held_back, unasked = frames.held_back(coverage), coverage.unasked
@@ -151,11 +152,11 @@ class Connection:
             while is_plain and row < len(rows):
                 row, is_plain = plain.advance(rows, row, held_back)
                 coverage.taken = _taken(coverage.taken, ends, row)
-            patience = _FEWEST_READ if row - begin >= cost else 2 * patience
-            if patience > _MOST_TRIED:
+            left_to_session = _FEWEST_READ if row - begin >= cost else 2 * left_to_session
+            if left_to_session > _MOST_TRIED:
                 frames.stop_before(row)
                 break
-            until = min(row + patience, len(rows))
+            until = min(row + left_to_session, len(rows))
             while row < until:
                 (direction, place, byte_start, _), frame = frames.where(row), frames.bytes_of(row)
                 try:
@@ -253,15 +254,15 @@ class _Frames(CutFrames):
         """PLAIN for these rows."""
         rows, all_arrays = self.rows, self.rows.arrays
         arrays = all_arrays.only(plain)
-        told = pa.array(rows.told[plain])
+        at = pa.array(rows.name_at[plain])
         requesters = pa.array([group.requester for group in rows.groups], pa.string())
         pulled = arrays.smalls[loops.KIND] == loops.PULL_RESPONSE
         columns = [
             *self.columns(plain),
             *frame_columns(rows.data, arrays, self.envelope),
-            pa.array(rows.stream_addresses, pa.string()).take(told),
+            pa.array(rows.stream_addresses, pa.string()).take(at),
             requesters.take(pa.array(rows.group_of[plain])),
-            pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
+            pa.array(rows.consumers, pa.string()).take(pa.array(rows.name_at[plain], mask=~pulled)),
             pa.array(rows.missed[plain]),
             *self._answers(plain, arrays.smalls[loops.KIND]),
         ]
@@ -326,7 +327,7 @@ class _Carried(NamedTuple):
     held: Array
     begins: Array
     sizes: Array
-    #: Of all.
+    #: The data of all of them.
     data: Array
 
     @classmethod

@@ -1,7 +1,7 @@
-"""What a connection with an Ockam stream service says, as rows of the log `silver.ockam`.
+"""Turns a connection with an Ockam stream service into rows of the log `silver.ockam`.
 
 A row of kind `message` for each message, `quarantine` for bytes that are none, `violation` for each broken rule. Where
-they changed, `session` and `skip` rows tell at the end of a window how the connection stands, and which other traffic
+they changed, `session` and `skip` rows state at the end of a window how the connection stands, and which other traffic
 it had, counted from its begin.
 """
 
@@ -47,19 +47,20 @@ from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
 SNAPSHOT_VERSION: Final = 7
-#: From so many bytes on a run is read on the fast path: of fewer its start costs more.
+#: Minimum size of a run that is read on the fast path: with fewer bytes its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
 #: Streams of open creates that a session's row names.
 MOST_ABOUT: Final = 1_024
 OTHER: Final = "other"
-#: What can't be read at addresses of secure channels, which begin at a listener of such a name; of so many addresses.
+#: The name of unreadable traffic at addresses of secure channels, the maximum number of these addresses, and the
+#: prefix of the names of listeners, at which channels begin.
 SECURE_CHANNEL: Final = "secure channel"
 MOST_CHANNELS: Final = 1_024
 _CHANNEL: Final = "0#secure_channel"
 
-#: Of unsigned 64-bit numbers.
+#: The type of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
 ROUTE_TYPE: Final = pa.list_(pa.string())
 MESSAGE_TYPE: Final = pa.struct(
@@ -161,8 +162,8 @@ class Conversation:
         self._channels: set[str] = set() if carried is None else carried.channels
         self._closed_at_ns: int | None = None
         self._fast = runner.Connection(self._reader, self._session, options)
-        #: Rows as they were told last: what has not changed since is not told again.
-        self._told = {} if snapshot is None else self._rows()
+        #: Rows as they were written last: a row that has not changed since is not written again.
+        self._reported = {} if snapshot is None else self._rows()
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -172,7 +173,7 @@ class Conversation:
 
     @property
     def partial_at_ns(self) -> int | None:
-        """From when on it is known that messages of the connection are missing; None = none are."""
+        """The time since which messages of the connection are known to be missing; None = none are."""
         at_ns = self._session.coverage.partial_at_ns
         return None if at_ns is None else max(at_ns, self._connection.first.arrived_at_ns)
 
@@ -198,7 +199,7 @@ class Conversation:
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._fast.receive(piece):
-                    self._tell(outcome)
+                    self._add_outcome(outcome)
             return
         for taken in self._fast.run(pieces):
             self._take_run(taken, pieces)
@@ -216,7 +217,7 @@ class Conversation:
         """The connection has ended."""
         end = End.of(closed)
         self._closed_at_ns = closed.place.arrived_at_ns
-        # That nothing was captured any more says nothing of what didn't come. A reset is believed some time after it.
+        # If the capture ends, messages that didn't come may exist. A reset is believed some time after it.
         last = closed.place if end is End.CLOSED else self._connection.last
         self._take(self._reader.finish(last, closed=end is not End.CAPTURE_END))
         for direction in Direction:
@@ -231,24 +232,24 @@ class Conversation:
 
     def _take(self, frames: Sequence[Received]) -> None:
         for received in frames:
-            self._tell(self._session.receive(received))
+            self._add_outcome(self._session.receive(received))
 
     def _take_run(self, taken: runner.Taken, pieces: Sequence[Data]) -> None:
         """The rows of plain messages, and between them those of the others."""
         messages = _messages(taken.plain, pieces) if taken.plain.num_rows else None
-        told = 0
+        done = 0
         for before, outcome in taken.read:
-            self._add_messages(messages, told, before)
-            told = before
-            self._tell(outcome)
-        self._add_messages(messages, told, taken.plain.num_rows)
+            self._add_messages(messages, done, before)
+            done = before
+            self._add_outcome(outcome)
+        self._add_messages(messages, done, taken.plain.num_rows)
 
     def _add_messages(self, messages: pa.RecordBatch | None, begin: int, end: int) -> None:
         if messages is not None and end > begin:
             columns = messages.slice(begin, end - begin).columns
             self._log.add_batch(dict(zip(messages.schema.names, columns, strict=True)), end - begin)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _add_outcome(self, outcome: Outcome) -> None:
         """The rows of a frame, or of bytes that are none."""
         received = outcome.received
         where = Where(received.direction, received.byte_start, received.byte_end)
@@ -257,7 +258,7 @@ class Conversation:
         elif outcome.skip is not None:
             self._skip(received, outcome.skip)
         elif where.byte_end > where.byte_start:
-            # What was found at the frame itself comes last.
+            # A finding about the frame itself comes last.
             own = outcome.findings[-1] if received.rule is not None or received.decoded is not None else None
             finding = {
                 "rule": None if own is None else own.rule.id,
@@ -295,7 +296,7 @@ class Conversation:
         self._skips[key] = (frames + 1, size + received.byte_end - received.byte_start)
 
     def _is_of_channel(self, routed: Routed) -> bool:
-        """What can't be read is a secure channel's: it goes to a listener, or between addresses that spoke with one."""
+        """Whether a message that can't be read is of a secure channel: to a listener, or between addresses of one."""
         local = [
             {hop.text for hop in route if hop.type == LOCAL} for route in (routed.onward_route, routed.return_route)
         ]
@@ -312,17 +313,17 @@ class Conversation:
     # Entities
 
     def conclude(self) -> None:
-        """A row of the session and of each kind of other traffic that changed since it was told last."""
+        """A row of the session and of each kind of other traffic that changed since it was written last."""
         rows = self._rows()
         place: Place = self._connection.first
         for key, row in rows.items():
-            if self._told.get(key) == row:
+            if self._reported.get(key) == row:
                 continue
             if key is None:
                 self._log.add(SESSION, place, session=row)
             else:
                 self._log.add(SKIP, place, direction=key[0], skip=row)
-        self._told = rows
+        self._reported = rows
 
     def _rows(self) -> dict[tuple[Direction, str] | None, dict[str, Any]]:
         rows: dict[tuple[Direction, str] | None, dict[str, Any]] = {None: self._session_row()}
@@ -407,8 +408,8 @@ def _content(message: Message) -> dict[str, Any]:
         case CreatePartitionedRequest():
             return {"stream_name": message.stream_name, "partitions": message.partitions}
         case CreatePartitionedResponse():
-            told = {"stream_name": message.stream_name, "partition": message.partition}
-            return told | {"extra": message.extra or None}
+            fields = {"stream_name": message.stream_name, "partition": message.partition}
+            return fields | {"extra": message.extra or None}
         case PushRequest():
             return {"request_id": message.request_id, "data": message.data}
         case PushResponse():
@@ -435,7 +436,7 @@ def _answers(answers: Answers) -> dict[str, Any]:
 
 
 def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
-    """Columns of the log for plain messages, of which `pieces` say where they stand."""
+    """Columns of the log for plain messages, whose places are in `pieces`."""
     rows, names, piece = plain.num_rows, plain.schema.names, plain.column("piece")
     first = piece[0].as_py()
     places = place_columns(piece.place for piece in pieces[first : piece[-1].as_py() + 1])
@@ -451,7 +452,7 @@ def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
 
     columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        **{name: told.take(pc.subtract(piece, first)) for name, told in places.items()},
+        **{name: column.take(pc.subtract(piece, first)) for name, column in places.items()},
         "direction": plain.column("direction").cast(pa.string()),
         **{name: plain.column(name) for name in _SAME},
         "message": struct(MESSAGE_TYPE),

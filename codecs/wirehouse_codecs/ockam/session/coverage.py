@@ -5,7 +5,7 @@ A session may only find what no missing message could disprove. This module keep
 - Where messages were missed, or began before the capture, the connection is `partial` from then on.
 - After undecodable bytes, or a hole, the next frame of a side is searched. Until it is found, what came before it is
   held back: when those frames were sent isn't known, nor whether they are answered already.
-- A side knew at most what its host had received: `peer_received` says how much that was. Where it had received bytes
+- A side knew at most what its host had received: `peer_received` is how much that was. Where it had received bytes
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
 
@@ -29,17 +29,17 @@ from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived, is_wit
 class Sender(NamedTuple):
     """What the sender of a frame may have known when it sent it."""
 
-    #: The frame came with its packet: it did not wait for the beginning of its side to be found.
+    #: Whether the frame came with its packet: it did not wait for the beginning of its side to be found.
     is_fresh: bool
-    #: It had received more of the other side than was taken here.
+    #: Whether it had received more of the other side than was taken here.
     is_behind: bool
-    #: It had received the rest of a frame that is begun here. (One byte more may be a FIN, for which nobody waits.)
+    #: Whether it had received the rest of a frame that is begun here. (One more byte may be a FIN; it doesn't count.)
     knows_frame: bool
-    #: Of a response: it may answer what comes after it, or what is begun.
+    #: Whether a response may answer what comes after it, or what is begun.
     is_early: bool
-    #: Of a request: its answer may have come before it, and answered nothing then.
+    #: Whether the answer to a request may have come before it, and answered nothing then.
     may_be_answered: bool
-    #: Nobody knows when it was sent: its bytes, or some before them, came late.
+    #: Whether the time when it was sent is unknown: its bytes, or some before them, came late.
     is_late: bool = False
 
 
@@ -47,9 +47,9 @@ class Sender(NamedTuple):
 class Coverage:
     """What of both sides has come."""
 
-    #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
+    #: The time since which messages are known to be missed, 0 = from the beginning; None = none were.
     partial_at_ns: int | None = None
-    #: As `Outcome.missed`.
+    #: The same as `Outcome.missed`.
     missed: int = 0
     #: How far each side's bytes are here, how far they were taken, and up to where responses answer nothing.
     here: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
@@ -75,7 +75,7 @@ class Coverage:
 
     @property
     def partial(self) -> bool:
-        """Messages from before were missed, or some since."""
+        """Whether messages from before were missed, or some since."""
         return self.partial_at_ns is not None
 
     @property
@@ -125,7 +125,7 @@ class Coverage:
         """A frame is found; whether it was held back: it may have been sent earlier than it came."""
         held_back = received.place == self.gap or received.direction in self.searched
         self.searched.discard(received.direction)
-        # What the other side said before may still be searched.
+        # Frames that the other side sent before may still be searched.
         self.missed += len(self.searched)
         if sender.knows_frame or (held_back and (sender.is_behind or not sender.is_fresh)):
             # What its sender had received may come later.
@@ -135,7 +135,7 @@ class Coverage:
     def take_undecodable(self, received: Received) -> None:
         """Bytes that are no message with a way to go, or that the capture lacks."""
         if received.direction in self.searched or (received.rule is None and not received.beyond_limit):
-            # What was held back comes with it.
+            # Frames that were held back come with it.
             self.gap = received.place
         if received.rule != "routed" and not received.beyond_limit:
             self.searched.add(received.direction)

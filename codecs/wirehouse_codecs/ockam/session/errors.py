@@ -1,4 +1,4 @@
-"""Errors of the service, which say neither which request they are about nor why it failed.
+"""Errors of the service, which name neither the request that they are about nor why it failed.
 
 An error answers the oldest request to its address. If that request is answered after all, the error was for the next.
 """
@@ -46,7 +46,7 @@ def _refuse(memory: Memory, request: Request, *, others: bool) -> None:
 
 
 def was_refused(memory: Memory, frame: Frame, kind: RequestKind, what: str | None) -> bool:
-    """An answer fits a request that an error closed: the error was for the next one to the same address."""
+    """Whether an answer fits a request that an error closed: the error was for the next one to the same address."""
     target = memory.refused.pop((frame.requester, kind, what), None)
     if target is None:
         return False
@@ -57,6 +57,6 @@ def was_refused(memory: Memory, frame: Frame, kind: RequestKind, what: str | Non
 
 
 def may_be_refused(memory: Memory, frame: Frame, name: str) -> bool:
-    """A partitioned create that an error closed may be what is answered."""
+    """Whether a partitioned create that an error closed may be what is answered."""
     key = (frame.requester, RequestKind.PARTITIONED)
     return (*key, name) in memory.refused or (*key, None) in memory.refused

@@ -93,7 +93,7 @@ def _get_of(memory: Memory, frame: Frame, response: IndexResponse) -> Request | 
 
 
 def _is_saved(memory: Memory, frame: Frame, key: IndexKey) -> bool:
-    """A SaveIndex was sent that the service may answer too."""
+    """Whether a SaveIndex was sent that the service may answer too."""
     known = memory.keys.get((frame.at, *key))
     return known is not None and known.saved_at is not None
 

@@ -29,7 +29,7 @@ class Frame:
     #: What its sender knew, and whether it may have been sent earlier than it came.
     sender: Sender
     held_back: bool
-    #: Messages of the connection were missed.
+    #: Whether messages of the connection were missed.
     partial: bool
     #: The address of the client.
     requester: str
@@ -47,7 +47,7 @@ class Frame:
     stream_address: str | None = None
     consumer: str | None = None
     answers: Answers | None = None
-    #: It is a response, and no request is known for it.
+    #: Whether it is a response, and no request is known for it.
     answers_nothing: bool = False
 
     @property
@@ -76,7 +76,7 @@ class Frame:
 
 
 def is_complete(memory: Memory, frame: Frame, known: Mapping[Any, Any] | None = None) -> bool:
-    """Nothing was missed, nor forgotten, that would be in the table `known`; None = an open request."""
+    """Whether nothing was missed or forgotten that would be in the table `known`; None = among open requests."""
     return memory.has_room(known) and not frame.partial and not frame.sender.is_early
 
 
@@ -94,7 +94,7 @@ def open_request(memory: Memory, frame: Frame, kind: RequestKind, is_right: bool
 
 
 def _may_be_answered(memory: Memory, frame: Frame, request: Request) -> bool:
-    """It was held back, or its answer is taken for that of an earlier request, whose own was missed."""
+    """Whether it was held back, or its answer counts as that of an earlier request, whose own was missed."""
     earlier = memory.requests.like(request)
     shadowed = earlier is not None and earlier.state is RequestState.UNSURE
     return frame.held_back or shadowed

@@ -51,7 +51,7 @@ class Stream:
 
     name: str | None
     partition: int
-    #: Another address was given for the same name and partition since.
+    #: Whether another address was given for the same name and partition since.
     replaced: bool = False
     #: Indexes that were confirmed on this connection.
     highest: int | None = None
@@ -128,7 +128,7 @@ class Memory:
         self.roles |= dict.fromkeys(index_services, Role.INDEX_SERVICE)
 
     def has_room(self, known: Mapping[Any, Any] | None = None) -> bool:
-        """Nothing was forgotten of the table `known`; None = of the open requests."""
+        """Whether nothing was forgotten of the table `known`; None = of the open requests."""
         return not self.requests.forgotten if known is None else len(known) < MOST_KNOWN
 
     def saved_index(self, target: str, key: IndexKey) -> SavedIndex:

@@ -1,4 +1,4 @@
-"""What a session says of each frame: an `Outcome` with the findings, and the request that the frame answers.
+"""The result of a session for each frame: an `Outcome` with the findings, and the request that the frame answers.
 
 The names of why a message is ignored are values of the log's column `ignored`.
 """
@@ -40,18 +40,18 @@ class Answers:
     requested_at_ns: int
     request_byte_start: int
     request_capture_id: bytes
-    #: Of a pull.
+    #: The index and limit of a pull.
     index: int | None
     limit: int | None
-    #: Of a create: it had no name.
+    #: Whether a create had no name.
     anonymous: bool | None
-    #: Of a push that was saved: its data; None = too much was open to hold it.
+    #: The data of a push that was saved; None = too much was open to hold it.
     data: bytes | None
     data_bytes: int | None
-    #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
-    #: that of another request. Also of a push after messages were missed, whose id may be that of an earlier one.
+    #: Whether messages were missed while it was open, or held it back: it may have been sent earlier, and its answer
+    #: may be that of another request. Also for a push after messages were missed: an earlier one may have its id.
     unsure: bool
-    #: Nobody knows when the request was sent: it arrived late, or what was sent before it did.
+    #: Whether it is unknown when the request was sent: it arrived late, or something that was sent before it did.
     late: bool
 
     @classmethod

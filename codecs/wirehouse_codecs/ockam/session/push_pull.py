@@ -39,8 +39,10 @@ def judge_push(memory: Memory, frame: Frame, push: PushRequest) -> None:
 
 
 def _may_share_id(memory: Memory, frame: Frame, number: int) -> bool:
-    """A push that was missed may have this id, and its confirm may come yet. Where ids rise above those that were
-    saved none has."""
+    """Whether a push that was missed may have this id, and its confirm may come yet.
+
+    If ids rise above all that were saved, none has it.
+    """
     if not frame.partial and not may_be_undecoded(memory, frame, RequestKind.PUSH):
         return False
     saved = memory.saved.get((frame.requester, frame.at))
@@ -63,7 +65,7 @@ def _check_reuse(memory: Memory, frame: Frame, push: PushRequest) -> None:
 
 
 def judge_confirm(memory: Memory, frame: Frame, confirm: PushResponse) -> None:
-    """A confirm says whether a push was saved, and at which index."""
+    """A confirm reports whether a push was saved, and at which index."""
     request = _take_answer(memory, frame, RequestKind.PUSH, confirm.request_id)
     is_saved = confirm.status is Status.OK
     if request is not None and request.target:
@@ -132,7 +134,7 @@ def judge_pull_response(memory: Memory, frame: Frame, pulled: PullResponse) -> N
 
 
 def _pull_of(requests: Sequence[Request], indexes: Sequence[int]) -> Request:
-    """Of pulls with one id, the one that a response with these indexes answers: the closest that it fits."""
+    """The pull, of several with one id, that a response with these indexes answers: the closest that it fits."""
     asked = {(request.index or 0, request.limit or 0) for request in requests}
     if len(asked) == 1:
         return requests[0]

@@ -1,7 +1,7 @@
 """The requests of one connection that wait for their answers.
 
-A request is open until its answer, or an error, comes. `TRANSITIONS` says what becomes of it; all that depends on the
-kind of request stands in `UNANSWERED` and in how answers are matched: `Requests` finds the oldest request that fits.
+A request is open until its answer, or an error, comes. `TRANSITIONS` has what becomes of it; all that depends on the
+kind of request is in `UNANSWERED` and in how answers are matched: `Requests` finds the oldest request that fits.
 
 What is held is bounded. Where requests had to be forgotten, an answer that fits none may be theirs.
 """
@@ -40,7 +40,7 @@ class RequestKind(StrEnum):
     PUSH = "push"
     PULL = "pull"
     GET = "index_get"
-    #: Nothing that can be answered, but an error may say so.
+    #: Nothing that can be answered, but an error may report it.
     OTHER = "other"
 
 
@@ -50,7 +50,7 @@ class RequestState(StrEnum):
     OPEN = "open"
     #: It may be among bytes that the capture lacks.
     UNSURE = "unsure"
-    #: It did not come in time, which was told. It may still come.
+    #: It did not come in time, which was reported. It may still come.
     OVERDUE = "overdue"
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -129,34 +129,34 @@ class Request:
     #: The return route, and the last hop of the onward route, as texts.
     requester: str
     target: str
-    #: Of a push or pull.
+    #: The fields of a push or pull.
     request_id: int | None = None
     index: int | None = None
     limit: int | None = None
-    #: Of a create; None = anonymous, and then the name that the first answer gave.
+    #: The name of a create; None = anonymous, and then the name that the first answer gave.
     name: str | None = None
     given: str | None = None
     partitions: int | None = None
     answered: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
-    #: Of a push; None = not held.
+    #: The data of a push; None = not held.
     data: bytes | None = None
     data_bytes: int | None = None
     digest: bytes = b""
-    #: Of a push: one that was missed may have its id, and what is taken for its confirm may be that one's.
+    #: Whether a push may share its id with a missed one, whose confirm may then be the one that was captured.
     shares_id: bool = False
-    #: Of a GetIndex: client, stream, partition; and what the answer is at least.
+    #: The client, stream and partition of a GetIndex; and the least index of its answer.
     key: tuple[str, str, int | None] | None = None
     least: int | None = None
-    #: Nobody knows when it was sent: it came late.
+    #: Whether it is unknown when it was sent: it came late.
     is_late: bool = False
     state: RequestState = RequestState.OPEN
     #: Its place among those that were added.
     number: int = field(default=-1, init=False)
-    #: It was unsure until its last input.
+    #: Whether it was unsure until its last input.
     was_unsure: bool = field(default=False, init=False)
 
     def take(self, given: Input) -> bool:
-        """The state after `given`; True if the rule about the missing answer is found. KeyError: it has ended."""
+        """Move to the state after `given`. True: the rule about the missing answer is found. KeyError: it has ended."""
         step = TRANSITIONS[self.state, given]
         self.was_unsure = self.state is RequestState.UNSURE
         self.state = step.state
@@ -174,7 +174,7 @@ class Request:
         match self.kind:
             case RequestKind.PUSH | RequestKind.PULL:
                 narrow = ((self.kind, self.requester, self.target, self.request_id),)
-                # A response without a return route doesn't say which stream it comes from.
+                # A response without a return route doesn't show which stream it comes from.
                 narrow += ((self.kind, self.requester, self.request_id),)
             case RequestKind.CREATE | RequestKind.PARTITIONED:
                 narrow = ((self.kind, self.requester, "name", self.name),)
@@ -191,7 +191,7 @@ def digest(data: bytes) -> bytes:
 
 
 class Requests:
-    """Those that wait, by what their answers say."""
+    """Open requests, by what their answers contain."""
 
     def __init__(self) -> None:
         #: By number, oldest first: those that are overdue, which all came before the others.
@@ -263,7 +263,7 @@ class Requests:
         return next(iter(self._by_key.get(request.keys[0], {}).values()), None)
 
     def overdue(self, since_ns: int) -> list[Request]:
-        """Those that wait since before `since_ns` and are found unanswered now, oldest first."""
+        """Requests that wait since before `since_ns` and are found unanswered now, oldest first."""
         found = []
         while self._waiting:
             number, request = next(iter(self._waiting.items()))

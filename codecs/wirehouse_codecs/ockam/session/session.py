@@ -49,10 +49,10 @@ from wirehouse_codecs.ockam.wire.routed import route_text
 from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived
 from wirehouse_codecs.tcp.events import End
 
-#: An answer may be so long on its way when its connection is reset.
+#: How long an answer may be on its way when its connection is reset.
 IN_FLIGHT_NS: Final = 10**9
 
-#: What is judged of a message; its kind says which direction it comes from.
+#: The function that judges a message, by its kind; the kind decides which direction it comes from.
 JUDGES: Final[Mapping[Kind, Callable[[Memory, Frame, Any], None]]] = MappingProxyType(
     {
         Kind.CREATE_REQUEST: judge_create,
@@ -161,7 +161,7 @@ class Session:
         self.now_ns = max(self.now_ns, now_ns)
         requests = self.memory.requests
         if Direction.SERVER in self.coverage.searched:
-            # What it said is still searched, or was missed before its first byte.
+            # Its frames are still searched, or were missed before its first byte.
             requests.miss()
         overdue = requests.overdue(self.now_ns - self._options.answer_timeout_ns)
         return _unanswered(overdue, f"no answer for more than {self._options.answer_timeout_s} s") if overdue else ()

@@ -1,6 +1,6 @@
 """Requests that can't be decoded, but which the service may have understood.
 
-Each of them may be answered. So one answer that fits no other request is taken for its own: it breaks no rule.
+Each of them may be answered. So one answer that fits no other request counts as its own: it breaks no rule.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def note_undecoded(memory: Memory, requester: str, asks: str) -> None:
 
 
 def may_be_undecoded(memory: Memory, frame: Frame, asks: str) -> bool:
-    """The answer may be that of a request that could not be decoded."""
+    """Whether the answer may be that of a request that could not be decoded."""
     return any(key in memory.undecoded for key in _keys(frame, asks))
 
 
 def was_undecoded(memory: Memory, frame: Frame, asks: str) -> bool:
-    """The answer is taken for that of a request that could not be decoded. Each is answered once."""
+    """Whether the answer counts as that of a request that could not be decoded. Each is answered once."""
     key = next((key for key in _keys(frame, asks) if key in memory.undecoded), None)
     if key is None:
         return False

@@ -35,7 +35,7 @@ from wirehouse_codecs.simulate.script import Conversation
 if TYPE_CHECKING:
     from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig
 
-#: The stream of most scenes, its client, and what an implementation says of all that it can't take.
+#: The stream of most scenes, its client, and an implementation's error for all that it can't take.
 ORDERS: Final = "orders"
 AUDITOR: Final = "auditor"
 INVALID: Final = Error("Invalid request")
@@ -92,7 +92,7 @@ class Scene(Talk):
         self.ask(IndexGet(AUDITOR, ORDERS), INDEX_SERVICE)
 
     def got(self, index: int | None, client_id: str = AUDITOR) -> None:
-        """An index of the stream is told."""
+        """Send an index of the stream."""
         self.answer(IndexResponse(client_id, ORDERS, index), INDEX_SERVICE)
 
     def resume(self) -> None:
@@ -219,7 +219,7 @@ def one_address(scene: Scene) -> None:
 
 
 def missing_partition(scene: Scene) -> None:
-    """Of three partitions two answer."""
+    """Two of three partitions answer."""
     scene.open_partitions(3, 0, 2)
 
 
@@ -358,7 +358,7 @@ def no_record(scene: Scene) -> None:
 
 
 def forgotten_save(scene: Scene) -> None:
-    """A client saves 2, and is told 1."""
+    """A client saves 2, and gets 1."""
     scene.open()
     scene.store(0, 1)
     scene.resume()
@@ -370,7 +370,7 @@ def forgotten_save(scene: Scene) -> None:
 
 
 def unsaved_index(scene: Scene) -> None:
-    """A client is told an index that it never saved, on the connection after that where it had none."""
+    """A client gets an index that it never saved, on the connection after that where it had none."""
     scene.open()
     scene.get()
     scene.got(5)

@@ -12,7 +12,7 @@ from wirehouse_codecs.simulate.incidents import Incident, choices
 if TYPE_CHECKING:
     from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig
 
-#: A slow consumer takes so much longer for each response.
+#: How much longer a slow consumer takes for each response.
 SLOW_NS: Final = 2_000_000_000
 #: A minute, in which each stream gets twenty messages a second.
 _MINUTE: Final = {"consumers": 4, "messages_per_publisher": 600, "interval_ms": 500, "poll_ms": 500}

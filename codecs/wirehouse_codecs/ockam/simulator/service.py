@@ -1,4 +1,4 @@
-"""A stream service with its publishers and consumers, as simulator.py has them talk: who they are and what they say.
+"""A simulated stream service with its publishers and consumers: who they are, and the messages that they send.
 
 What the service holds is a function of the configuration and the time: clients share no state, so each of their
 connections is made by itself. faults.py uses the same parts to break rules.
@@ -57,26 +57,26 @@ TRACING_CONTEXT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
-#: What the other side says comes after this.
+#: Time until the other side answers.
 LATENCY_NS: Final = 100_000
-#: Clients begin so far apart, and speak in as many ways, one after the other.
+#: The time between the beginnings of two clients, and the number of ways in which they speak, one after the other.
 BEGIN_NS: Final = 1_370_000
 MANNERS: Final = 4
 #: A consumer that failed comes back after this.
 BACK_NS: Final = 500 * NS_PER_MS
-#: The service goes so long after the last push was confirmed, and comes back after as much.
+#: How long after the last confirmed push the service goes, and how long it stays away.
 DOWN_NS: Final = NS_PER_S
 #: Old messages are deleted once in this time. Shortly before nothing is answered, so that all see the same order.
 DELETES_NS: Final = NS_PER_S
 QUIET_NS: Final = 5 * NS_PER_MS
-#: A segment and its share of an ACK are on the link for so long at most.
+#: Maximum time for which a segment and its share of an ACK are on the link.
 _SEGMENT_NS: Final = 2 * PACKET_NS
 #: More than all of a push but its data.
 _AROUND_BYTES: Final = 300
-#: Messages differ in so many contents, before their number.
+#: Number of different contents of messages, before their number.
 CONTENTS: Final = 1024
 NUMBER_BYTES: Final = 8
-#: A response in the envelope with the least room holds so many bytes of messages.
+#: Number of bytes of messages in a response, in the envelope that has the least room.
 RESPONSE_BYTES: Final = 60_000
 #: The ids of a consumer's requests repeat, as those of real ones.
 PULL_IDS: Final = 1000
@@ -84,7 +84,7 @@ _SCATTER: Final = 0x9E37_79B9_7F4A_7C15
 _WORD: Final = (1 << 64) - 1
 
 
-# What is said
+# Messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +123,7 @@ _local = lru_cache(4096)(local)
 
 
 class Talk:
-    """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
+    """The messages of both sides on one connection. Each side receives the other's messages before it goes on."""
 
     def __init__(self, speech: Speech, requester: Route, opened_ns: int) -> None:
         self.speech = speech
@@ -165,11 +165,11 @@ class Talk:
         self.events.append(Send(self.now_ns, direction, b"".join(frames)))
 
     def wait(self, ns: int) -> None:
-        """Nothing is said for so long."""
+        """Send nothing for a time."""
         self.now_ns += ns
 
     def wait_until(self, ns: int) -> None:
-        """What follows is said at `ns` at the earliest."""
+        """Send the next message at `ns` at the earliest."""
         self.now_ns = max(self.now_ns, ns - LATENCY_NS)
 
     def close(self, direction: Direction = Direction.CLIENT, ending: Ending = Ending.FIN) -> None:
@@ -178,7 +178,7 @@ class Talk:
         self.events.append(Close(self.now_ns, direction, ending))
 
     def take(self) -> list[Event]:
-        """What was said since the last call."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
 
@@ -224,7 +224,7 @@ class Run:
         self.streams = _streams(config, Random(f"{config.seed} {number}"))
         runs = config.service_restarts + 1
         every, more = divmod(config.messages_per_publisher, runs)
-        #: Of each publisher.
+        #: Number of messages of each publisher.
         self.messages = every + (number < more)
         self.total = self.messages * config.publishers
         #: What the messages of all runs before were numbered.
@@ -283,7 +283,7 @@ class Run:
         return now_ns + left_ns if self.config.retained and left_ns <= QUIET_NS else now_ns
 
     def index(self, number: int) -> int:
-        """The index of a message: one in so many is left out."""
+        """The index of a message: one in `_gap_every` is left out."""
         if not self._gap_every:
             return number
         gaps, at = divmod(number, self._gap_every)
@@ -386,8 +386,8 @@ def create(talk: Talk, run: Run, name: str, random: Random) -> None:
         return
     talk.ask(CreatePartitionedRequest(name, len(streams)), STREAM_SERVICE)
     random.shuffle(streams)
-    said = ((CreatePartitionedResponse(name, stream.partition or 0), stream.address) for stream in streams)
-    talk.server(*(talk.response(message, address) for message, address in said))
+    responses = ((CreatePartitionedResponse(name, stream.partition or 0), stream.address) for stream in streams)
+    talk.server(*(talk.response(message, address) for message, address in responses))
 
 
 class Publisher(Client):
@@ -447,7 +447,7 @@ class Consumer(Client):
         #: When messages were deleted before it pulled them, first; None: never.
         self.lost_ns: int | None = None
         total = config.messages_per_publisher * config.publishers
-        #: It fails when it has received so many messages.
+        #: The number of received messages at which it fails.
         self._fails = [total * (n + 1) // (config.restarts + 1) for n in range(config.restarts)]
         #: The first message that it needs by what it saved, and the index that it saved.
         self._next = self._saved = 0
@@ -498,7 +498,7 @@ class Consumer(Client):
         yield from talk.take()
 
     def _ends(self, talk: Talk, run: Run, save: list[bytes]) -> bool:
-        """All was pulled, or the service goes."""
+        """Whether all was pulled, or the service goes."""
         if run.ends_ns is not None and talk.now_ns + QUIET_NS + 4 * LATENCY_NS > run.ends_ns:
             _write_all(talk, save)
             talk.wait_until(run.ends_ns)

@@ -72,7 +72,7 @@ class SimulatorConfig:
     resend_share: float = 0.0
     #: How often each consumer fails, and goes on from its saved index.
     restarts: int = 0
-    #: How often the service begins anew, with nothing in it and under other addresses.
+    #: How often the service restarts, empty and under other addresses.
     service_restarts: int = 0
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more client breaks; see FAULTS.
@@ -91,12 +91,12 @@ _CHOICES: Final = {"dialect": [envelope.value for envelope in Envelope], "names"
 _BOUNDS: Final[Bounds] = {
     "publishers": (1, 1000),
     "consumers": (0, 1000),
-    # So that of a connection no more pushes are open than are followed.
+    # At most as many pushes of a connection are open as are followed.
     "streams": (0, 32),
     "partitions": (0, 32),
     "burst_messages": (1, 250),
     "messages_per_publisher": (1, 2**40),
-    # So that a push is below the limit on frames.
+    # A push is below the limit on frames.
     "data_bytes": (NUMBER_BYTES, 10_000),
     "pull_limit": (1, 10_000),
     "interval_ms": (0, 86_400_000),

@@ -1,7 +1,7 @@
 """Messages of the Ockam stream service: typed values, their schemas as data, encode and decode.
 
 A payload is a `BasePayload`: the protocol's name and data, which is BARE by that protocol's schema. A protocol has one
-schema for requests and one for responses, and only the direction says which (specification, "Payload BARE specs").
+schema for requests and one for responses, and only the direction decides which (specification, "Payload BARE specs").
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class CreatePartitionedResponse:
 
     stream_name: str
     partition: int
-    #: As in CreateResponse.
+    #: The same as in CreateResponse.
     extra: bytes = b""
     kind: ClassVar[Kind] = Kind.CREATE_PARTITIONED_RESPONSE
 
@@ -242,7 +242,7 @@ _PARTITIONED_REQUEST = Struct(CreatePartitionedRequest, (_SOME_NAME, ("partition
 _PARTITIONED_RESPONSE = Struct(CreatePartitionedResponse, (_NAME, _PARTITION, _EXTRA))
 _ERROR_RESPONSE = Struct(Error, (("reason", STRING),))
 
-#: Of each protocol: what requests and responses are. Where there are two schemas, the one that fits to the end is it.
+#: The schemas of requests and responses, by protocol. Where there are two, the one that fits to the end counts.
 PROTOCOLS: Mapping[str, Mapping[Direction, tuple[Schema, ...]]] = MappingProxyType(
     {
         _CREATE: {Direction.CLIENT: (_CREATE_REQUEST,), Direction.SERVER: (_CREATE_RESPONSE,)},
@@ -322,14 +322,14 @@ def base_payload(protocol: str, data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a payload says: a message, or why it is none."""
+    """The content of a payload: a message, or why it is none."""
 
     message: Message | None = None
-    #: As written; None = the payload is no BasePayload.
+    #: The name as written; None = the payload is no BasePayload.
     protocol_name: str | None = None
     #: Which field is malformed and where, in bytes from the begin of the payload; empty with a message.
     reason: str = ""
-    #: Every uint, tag and enum is as short as can be.
+    #: Whether every uint, tag and enum is as short as can be.
     canonical: bool = True
     #: Under the shared name `stream_index` some bytes are two responses: `message` without, and this with a partition.
     also: IndexResponse | None = None

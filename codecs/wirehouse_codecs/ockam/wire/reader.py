@@ -1,6 +1,6 @@
-"""From the bytes of a connection's two directions to routed messages and the stream messages in them.
+"""The bytes of a connection's two directions as routed messages and the stream messages in them.
 
-The first bytes of a direction tell the envelope: a byte 01 and a 32-bit length before an array of CBOR, or a 16-bit
+The first bytes of a direction show the envelope: a byte 01 and a 32-bit length before an array of CBOR, or a 16-bit
 length before a message in BARE. In the middle of a connection, after a hole, and where a length leads to nothing that
 is a message, the next two frames in a row are looked for. But a frame that a hole cut is passed over by its length, if
 the hole ends in it and the next frame begins behind it. Framing is given up as soon as a header can't be that of a
@@ -22,9 +22,9 @@ from wirehouse_codecs.ockam.wire.resync import Look
 from wirehouse_codecs.ockam.wire.routed import OPENING, Envelope, Routed, decode
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: So many bytes in which no frame begins are one row.
+#: Number of bytes in one row about bytes in which no frame begins.
 PASSED_BYTES: Final = 1 << 16
-#: After so many none is looked for any more: twice the largest frame.
+#: Number of bytes after which no frame is looked for any more: twice the largest frame.
 GIVE_UP_BYTES: Final = 32 << 20
 #: Names of traffic that takes no part.
 HEARTBEAT: Final = "heartbeat"
@@ -37,8 +37,8 @@ CUT: Final = "cut by a hole"
 NO_FRAME: Final = "no frame begins here"
 
 _SIDES: Final = tuple(Direction)
-#: The least that tells the envelope: 01, a length, the heads of an array and of a route.
-_TELLING_BYTES: Final = 7
+#: Minimum number of bytes that show the envelope: 01, a length, the heads of an array and of a route.
+_ENVELOPE_BYTES: Final = 7
 _FORCED: Final = {EnvelopeChoice.BARE: Envelope.BARE16, EnvelopeChoice.CBOR: Envelope.CBOR32}
 _NONE: Final = Look(0, 0)
 
@@ -65,12 +65,12 @@ class Received:
     """
 
     direction: Direction
-    #: Of the bytes that showed what it is.
+    #: The place of the bytes that showed what it is.
     place: Place
     byte_start: int
     byte_end: int
     routed: Routed | None = None
-    #: What the payload says; None = there is no routed message, or it has nowhere to go.
+    #: The content of the payload; None = there is no routed message, or it has nowhere to go.
     decoded: Decoded | None = None
     #: The name of other traffic: its protocol's, or one of those above.
     skip: str | None = None
@@ -78,23 +78,23 @@ class Received:
     rule: str | None = None
     #: In a sentence: the field and its offset.
     reason: str = ""
-    #: The bytes, for quarantine, where they give no message; of other traffic too, as only its address says if they go.
+    #: The bytes, for quarantine, where they give no message; also of other traffic, as its address decides if they go.
     undecoded: bytes = b""
-    #: The bytes are a frame that may be a message, and is above a bound of this reader.
+    #: Whether the bytes are a frame that may be a message and is above a bound of this reader.
     beyond_limit: bool = False
 
 
 @dataclass(slots=True)
 class _Side:
-    """The bytes of one direction that aren't told yet."""
+    """The bytes of one direction that aren't in a Received yet."""
 
-    #: A frame is looked for, and begins not before this byte of the buffer.
+    #: Whether a frame is looked for, and begins not before this byte of the buffer.
     searching: bool
     searched: int = 0
     #: Where the buffer begins in the stream.
     at: int = 0
     buffer: bytearray = field(default_factory=bytearray)
-    #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was told.
+    #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was reported.
     rule: tuple[str, str] | None = None
     #: Where in the stream what was no message would end by its length; -1 = it had none.
     announced: int = -1
@@ -102,9 +102,9 @@ class _Side:
     passed: int = 0
     #: A hole cut a frame that ends there; -1 = none.
     skip_to: int = -1
-    #: From there on no frame is looked for.
+    #: The position from which no frame is looked for any more.
     gave_up_at: int | None = None
-    #: So much of the stream it takes to say more; 0 = that isn't known yet.
+    #: Length of the stream that is needed to read on; 0 = that isn't known yet.
     needed: int = field(default=0, init=False, compare=False)
 
     @property
@@ -118,7 +118,7 @@ class _Side:
         self.searching, self.searched, self.needed, self.passed, self.rule = True, begin, 0, 0, rule
 
     def consume(self, size: int) -> None:
-        """The next `size` bytes are told."""
+        """Remove the next `size` bytes: they are in a Received."""
         self.at += size
         del self.buffer[:size]
         self.searched = max(0, self.searched - size)
@@ -134,7 +134,7 @@ class ReaderState(NamedTuple):
 class Reader:
     """What both sides of one connection sent. `receive` bytes in arrival order, `finish` when no more come.
 
-    `started_late` says that the capture began after the connection did. Of each direction at most one frame and a row
+    `started_late`: the capture began after the connection did. Of each direction at most one frame and a row
     of bytes that are none are held. `state` is that of an earlier reader, to continue from.
     """
 
@@ -149,13 +149,15 @@ class Reader:
             self.detection, self._sides = state
 
     def rest(self, direction: Direction) -> tuple[int, int] | None:
-        """From where to where bytes of `direction` stand in which no frame is looked for, for good; None = there are
-        none. They are in no Received."""
+        """Begin and end of the bytes of `direction` in which no frame is looked for, for good; None = there are none.
+
+        They are in no Received.
+        """
         side = self._sides[direction]
         return None if side.gave_up_at is None else (side.gave_up_at, side.end)
 
     def has_begun(self, direction: Direction) -> bool:
-        """Bytes of `direction` came, or are known to be missing."""
+        """Whether bytes of `direction` came, or are known to be missing."""
         side = self._sides[direction]
         return side.at > 0 or bool(side.buffer)
 
@@ -213,26 +215,26 @@ class Reader:
         return found
 
     def is_lost(self, direction: Direction) -> bool:
-        """Where the next frame of `direction` begins isn't known, so that some may be held back.
+        """Whether it isn't known where the next frame of `direction` begins, so that some may be held back.
 
-        A frame that is no message but ends with what came is taken for one until more comes.
+        A frame that is no message but ends with what came counts as one until more comes.
         """
         side = self._sides[direction]
         return side.searching and (side.passed > 0 or side.announced not in (side.end, side.at + side.searched))
 
     def end(self, direction: Direction) -> int:
-        """So many bytes of `direction` are here."""
+        """Number of bytes of `direction` that are here."""
         return self._sides[direction].end
 
     def unread_from(self, direction: Direction) -> int:
         """Where the first byte of `direction` stands that is in no Received yet."""
         return self._sides[direction].at
 
-    # A twin that cuts frames itself
+    # For the fast path, which cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:
-        """Where in the stream of `direction` its next frame begins, and what is here of it; None = there is more to say
-        than where frames end: nothing came yet, or their begin is looked for."""
+        """Where in the stream of `direction` its next frame begins, and what is here of it; None = this
+        isn't known: nothing came yet, or the begin of a frame is looked for."""
         side = self._sides[direction]
         is_settled = side.at and not side.searching and side.skip_to < 0 and side.gave_up_at is None
         return (side.at, bytes(side.buffer)) if is_settled else None
@@ -249,7 +251,7 @@ class Reader:
     # Frames
 
     def _advance(self, direction: Direction, place: Place, *, final: bool) -> list[Received]:
-        """What the buffer tells. With `final` no more comes, and less than a row of two frames will do."""
+        """The frames in the buffer. With `final` no more comes, and less than a row of two frames will do."""
         side = self._sides[direction]
         found: list[Received] = []
         while side.buffer and (final or side.end >= side.needed) and side.gave_up_at is None:
@@ -325,13 +327,13 @@ class Reader:
         return True
 
     def _opened(self, direction: Direction, place: Place, found: list[Received]) -> bool:
-        """Take the byte before the first frame of CBOR, and tell the envelope by it; False = more is needed."""
+        """Take the byte before the first frame of CBOR, which shows the envelope; False = more is needed."""
         side, buffer = self._sides[direction], self._sides[direction].buffer
         if not buffer.startswith(OPENING):
             return True
         if self.detection is None:
-            if len(buffer) < _TELLING_BYTES:
-                side.needed = _TELLING_BYTES
+            if len(buffer) < _ENVELOPE_BYTES:
+                side.needed = _ENVELOPE_BYTES
                 return False
             # In BARE the last of these would end the length of an address, and be below 80.
             array, route = bytes(buffer[5:6]), bytes(buffer[6:7])
@@ -344,17 +346,17 @@ class Reader:
 
     @property
     def _envelope(self) -> Envelope:
-        """Until it is told, BARE is tried, which has no sign of its own."""
+        """Until the envelope is known, BARE is tried, which has no sign of its own."""
         return Envelope.BARE16 if self.detection is None else self.detection.envelope
 
     def _lose(self, side: _Side, end: int) -> None:
-        """What begins is no message, of which its length said that it ends at `end`."""
+        """What begins is no message; its length announced that it ends at `end`."""
         side.search(1, ("frame", "no message begins behind its length"), side.at + end)
 
     def _malformed(
         self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
     ) -> bool:
-        """A frame is no message. If one follows it broke a rule itself, else its length is none."""
+        """Pass over a frame that is no message. If another follows, it broke a rule, else its length is none."""
         side = self._sides[direction]
         next_one = self._look(side.buffer, end, self._envelope, searching=True)
         if next_one.needed and not final:
@@ -400,14 +402,14 @@ class Reader:
         """Whether a frame begins at `at`, by its length, its routes and the length of its payload."""
         return resync.look(buffer, at, envelope, self.limit(envelope), searching=searching)
 
-    # What is told
+    # Results
 
-    def _received(self, direction: Direction, place: Place, size: int, **told: Any) -> Received:
+    def _received(self, direction: Direction, place: Place, size: int, **fields: Any) -> Received:
         """The next `size` bytes, which leave the buffer."""
         side = self._sides[direction]
         start = side.at
         side.consume(size)
-        return Received(direction, place, start, start + size, **told)
+        return Received(direction, place, start, start + size, **fields)
 
     def _undecoded(
         self,
@@ -420,8 +422,8 @@ class Reader:
         beyond_limit: bool = False,
     ) -> Received:
         data = bytes(self._sides[direction].buffer[:size])
-        told = {"rule": rule, "reason": reason, "undecoded": data, "beyond_limit": beyond_limit}
-        return self._received(direction, place, size, **told)
+        fields = {"rule": rule, "reason": reason, "undecoded": data, "beyond_limit": beyond_limit}
+        return self._received(direction, place, size, **fields)
 
     def _passed(self, direction: Direction, place: Place, size: int) -> Received:
         side = self._sides[direction]
@@ -436,7 +438,7 @@ class Reader:
             decode(buffer, self._envelope, self._envelope.length_bytes, size)
         except Malformed as malformed:
             return str(malformed)
-        # The other side told the envelope since.
+        # The other side showed the envelope since.
         return NO_FRAME
 
     @property

@@ -1,7 +1,7 @@
 """Whether a message may begin somewhere: a length, routes, and a length of the payload that fits, in compiled loops.
 
-What a routed message is said in routed.py; here only lengths and counts are walked, and nothing is made of them, so
-that bytes that are none cost time by their number. All that is said of some bytes holds with more behind them.
+routed.py reads routed messages. Here only lengths and counts are walked, and no objects are made, so that the time for
+bytes that are no message depends only on their number. A result for some bytes stays true when more bytes follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wirehouse_codecs.ockam.wire.routed import MOST_HOPS, Envelope
 Array = np.ndarray[Any, Any]
 _WORD: Any = np.uint64
 
-#: Where a frame is looked for, its routes and the length of its payload are at most so long.
+#: Maximum length of the routes and of the payload's length in a frame that is looked for.
 HEADER_BYTES: Final = 512
 #: Hops of a route behind a length that is taken at its word; more are none.
 MOST_CREDIBLE_HOPS: Final = 1024
@@ -30,18 +30,18 @@ _NONE, _CUT = -1, -2
 class Look(NamedTuple):
     """Whether a frame begins somewhere."""
 
-    #: Where it ends; 0 = none begins, or with `needed`, it can't be told yet.
+    #: Where it ends; 0 = none begins, or with `needed`, it isn't known yet.
     end: int
-    #: How many bytes of the data it takes to tell.
+    #: How many bytes of the data it takes to decide it.
     needed: int
 
 
 class Found(NamedTuple):
-    """Where frames begin: nowhere before `offset`, and there if `envelope` says how they are written."""
+    """Where frames begin: nowhere before `offset`, and there if `envelope` is how they are written."""
 
     offset: int
     envelope: Envelope | None
-    #: How many bytes of the data it takes to say more.
+    #: How many bytes of the data it takes to know more.
     needed: int
 
 

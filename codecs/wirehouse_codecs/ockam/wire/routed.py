@@ -77,7 +77,7 @@ class Routed:
     return_route: Route
     payload: bytes
     tracing_context: str | None = None
-    #: Every uint, tag and length is as short as can be.
+    #: Whether every uint, tag and length is as short as can be.
     canonical: bool = field(default=True, compare=False)
 
 
@@ -111,7 +111,7 @@ class _Header(NamedTuple):
     onward_route: Route
     return_route: Route
     payload_bytes: int
-    #: A tracing context follows the payload.
+    #: Whether a tracing context follows the payload.
     has_context: bool
 
 

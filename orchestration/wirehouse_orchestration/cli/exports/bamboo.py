@@ -78,7 +78,7 @@ class Log:
 
 @dataclass
 class Exported:
-    """What was exported of a log."""
+    """Counts of what was exported of a log."""
 
     entries: int = 0
     payloads: int = 0

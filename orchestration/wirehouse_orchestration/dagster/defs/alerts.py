@@ -76,21 +76,21 @@ def definitions(lake: Lake) -> dg.Definitions:
             # The next tick continues from the last of them.
             now = failed[-1]["at"]
         # A run that failed during the last tick is found by both ticks.
-        told = [run for run in failed if run["run"] not in seen["runs"]]
+        lines = [run for run in failed if run["run"] not in seen["runs"]]
         found: Mapping[str, Any] | None = seen.get("found")
         trouble = None
         try:
             found, new = _look(lake, found)
-            told += new
+            lines += new
         except (WirehouseError, DeltaError, OSError) as error:
             # One alert per type of error: messages may differ only in a time or a request number.
             trouble = type(error).__name__
-            told += [_unread(lake, error)] if trouble != seen.get("trouble") else []
-        if told:
-            _post(url, {"text": "\n".join(line["text"] for line in told), "lake": lake.root, "alerts": told})
+            lines += [_unread(lake, error)] if trouble != seen.get("trouble") else []
+        if lines:
+            _post(url, {"text": "\n".join(line["text"] for line in lines), "lake": lake.root, "alerts": lines})
         seen = {"looked": now, "runs": [run["run"] for run in failed], "found": found, "trouble": trouble}
         context.update_cursor(json.dumps(seen))
-        return dg.SkipReason(f"Posted {len(told)}" if told else "Nothing new")
+        return dg.SkipReason(f"Posted {len(lines)}" if lines else "Nothing new")
 
     return dg.Definitions(sensors=[alerts])
 
@@ -118,9 +118,9 @@ def _checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     """The failed checks of the run, as table and check name."""
     found = []
     for entry in instance.all_logs(run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION):
-        told = entry.dagster_event and entry.dagster_event.asset_check_evaluation_data
-        if told and not told.passed:
-            found.append(f"{'.'.join(told.asset_key.path)} {told.check_name}")
+        evaluation = entry.dagster_event and entry.dagster_event.asset_check_evaluation_data
+        if evaluation and not evaluation.passed:
+            found.append(f"{'.'.join(evaluation.asset_key.path)} {evaluation.check_name}")
     return sorted(set(found))
 
 
@@ -131,7 +131,7 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
         if failure and failure.error:
             error = failure.error.cause or failure.error
             return " ".join(error.message.split()).removeprefix(_FAILURE)[:1000]
-    return "its log says why"
+    return "see the log of the run"
 
 
 def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
@@ -142,8 +142,8 @@ def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
 def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
     """The counts of findings to remember, and alerts for new ones.
 
-    Findings are counted from the first window on that was committed since. The whole history is counted by the first
-    tick, and if that window is older than those that are remembered one by one.
+    A tick counts findings from the oldest window on that was committed since the last tick. The first tick counts all
+    windows. So does a tick if the oldest window is older than those whose counts are remembered one by one.
     """
     entries = ledger.read(lake).values()
     committed = max((entry.committed_at_ns for entry in entries), default=0)
@@ -183,11 +183,11 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
     for name, count in sorted(now.items()):
         source, rule, window = name.split(" ")
         if (more := count - before.get(name, 0)) > 0:
-            times = "time" if more == 1 else "times"
+            found = "finding" if more == 1 else "findings"
             where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
             yield {
                 "kind": "findings",
-                "text": f"{rule} broken {more:,} more {times} in {where}: `{config.command()} trace gold.violations "
+                "text": f"{more:,} new {found} of {rule} in {where}: `{config.command()} trace gold.violations "
                 f"rule={rule},source={source}{key}`",
                 "rule": rule,
                 "source": source,
@@ -207,7 +207,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER: Final = urllib.request.build_opener(_NoRedirect)
 
 
-def _post(url: str, told: Mapping[str, Any]) -> None:
+def _post(url: str, content: Mapping[str, Any]) -> None:
     """Post the alerts. Raises WebhookError, whose message doesn't contain the address."""
     url = url.strip()
     if not url.lower().startswith(("https://", "http://")):
@@ -216,7 +216,7 @@ def _post(url: str, told: Mapping[str, Any]) -> None:
 
     def post() -> None:
         try:
-            request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            request = urllib.request.Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
             with _OPENER.open(request, timeout=PIECE_SECONDS):
                 answer.set_result(None)
         except Exception as error:

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster import AssetExecutionContext
 
 from wirehouse_orchestration.dagster.asset_pages import freshness
-from wirehouse_orchestration.dagster.factories import failing_as_told, landing_key, table_value
+from wirehouse_orchestration.dagster.factories import landing_key, table_value, translated_errors
 from wirehouse_orchestration.dagster.instance import shared_instance
 from wirehouse_orchestration.dagster.resources import RunSession
 from wirehouse_pipelines.lake.lake import Lake, Source
@@ -35,7 +35,7 @@ def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
     )
     def landed(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
         session: RunSession = context.resources.session
-        with failing_as_told():
+        with translated_errors():
             new = land(lake, source, progress=session.say, settle_seconds=SETTLE_SECONDS)
         return dg.MaterializeResult(metadata=landed_metadata(lake, source, new))
 
@@ -63,7 +63,7 @@ def landed_metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str
     }
 
 
-def tell(lake: Lake, new: Sequence[Manifest]) -> None:
+def report_landed(lake: Lake, new: Sequence[Manifest]) -> None:
     """Report to Dagster what was landed outside of its runs, as materialisations of the landing assets."""
     with shared_instance(lake) as instance:
         for source in lake.sources:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from wirehouse_orchestration.dagster.factories import failing_as_told, table_value
+from wirehouse_orchestration.dagster.factories import table_value, translated_errors
 from wirehouse_orchestration.dagster.resources import RunSession
 from wirehouse_pipelines.jobs.job import BRONZE
 from wirehouse_pipelines.lake.lake import Lake
@@ -39,7 +39,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
     )
     def kept(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
         session: RunSession = context.resources.session
-        with failing_as_told():
+        with translated_errors():
             freed = keep(session.say)
         return dg.MaterializeResult(metadata=_metadata([asdict(one) for one in freed]))
 
@@ -47,7 +47,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
 
 
 def _metadata(freed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What was freed, in total and by table or source."""
+    """The freed files and bytes, in total and by table or source."""
     names = [name for name in (freed[0] if freed else ()) if name != "name"]
     return {name: sum(one[name] for one in freed) for name in names} | ({FREED: table_value(freed)} if freed else {})
 
@@ -73,6 +73,6 @@ def definitions(lake: Lake) -> dg.Definitions:
         cron_schedule=lake.upkeep.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Compacts, removes and expires data as `[upkeep]` of the configuration says.",
+        description="Compacts, removes and expires data as `[upkeep]` of the configuration defines.",
     )
     return dg.Definitions(assets=assets, jobs=[job], schedules=[nightly])

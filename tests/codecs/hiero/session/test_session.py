@@ -19,7 +19,7 @@ from wirehouse_codecs.hiero.session.machines import MACHINES
 from wirehouse_codecs.hiero.session.publishing import OF_PUBLISHER, PUBLISHING, Input, State, publishing_rule
 from wirehouse_codecs.hiero.session.querying import ASKING, Query, QueryInput
 from wirehouse_codecs.hiero.session.session import Call, CallState, input_of
-from wirehouse_codecs.hiero.session.steps import Said
+from wirehouse_codecs.hiero.session.steps import CallInput
 from wirehouse_codecs.hiero.session.subscribing import SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule
 from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
@@ -31,7 +31,7 @@ OPTIONS = HieroOptions()
 def test_every_input_in_every_state(state: State, said: Input) -> None:
     call = Call.begin(Service.PUBLISH, OPTIONS)
     call.state, call.memory.header, call.memory.headers = state, 7, 1
-    ignored, found = call.receive(Said(said, 10**9, 8, "RESET", 1, 2))
+    ignored, found = call.receive(CallInput(said, 10**9, 8, "RESET", 1, 2))
     step = PUBLISHING.get((state, said))
     if step is None:
         rule = publishing_rule(state, said)
@@ -61,7 +61,7 @@ def test_other_calls_break_rules_in_their_order(
     for state, said in product(states, inputs):
         call = Call.begin(service, OPTIONS)
         call.state = state
-        ignored, found = call.receive(Said(said, 1))
+        ignored, found = call.receive(CallInput(said, 1))
         rule = unlisted(state, said) if (state, said) not in table else None
         if said is SubscriptionInput.NODE_ENDS and state in open_states:
             rule = "subscriber_ended_without_status"
@@ -73,7 +73,7 @@ def test_other_calls_break_rules_in_their_order(
 def test_what_is_unknown_breaks_nothing() -> None:
     for said in Input:
         call = Call.begin(Service.PUBLISH, OPTIONS, started_late=True)
-        _, found = call.receive(Said(said, 1, 5, "RESET", 1, 2))
+        _, found = call.receive(CallInput(said, 1, 5, "RESET", 1, 2))
         assert found == ()
 
 

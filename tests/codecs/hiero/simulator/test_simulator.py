@@ -136,9 +136,9 @@ def test_blocks_are_those_of_the_profiles_time(profile: str) -> None:
         block = builder.finish()
         assert not block.broken
         assert (block.number, block.previous_hash) == (number, roots[-1])
-        assert block.roots.told is not None
-        assert block.roots.by_layout[block.roots.told] == made.root
-        if block.roots.told is RootLayout.TWO_SUBTREES:
+        assert block.roots.layout is not None
+        assert block.roots.by_layout[block.roots.layout] == made.root
+        if block.roots.layout is RootLayout.TWO_SUBTREES:
             assert signature_check(block.proof, made.root).verified
         else:
             assert block.footer is not None

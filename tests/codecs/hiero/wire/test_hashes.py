@@ -126,7 +126,7 @@ def test_the_newest_layouts_written_out(carried: bool) -> None:
         RootLayout.SIXTEEN_LEAVES: h(b"\2", time, folded([*eight, *[EMPTY_TREE] * 8])),
         RootLayout.EIGHT_LEAVES: h(b"\2", time, h(b"\1", folded(eight))),
     }
-    assert (roots.told, roots.complete) == (RootLayout.SIXTEEN_LEAVES, True)
+    assert (roots.layout, roots.complete) == (RootLayout.SIXTEEN_LEAVES, True)
     hasher = BlockHasher(HEADER)
     for items in cut(RUN):
         hasher.add(items)
@@ -149,9 +149,9 @@ def test_the_older_layout_written_out(carried: bool) -> None:
     inputs, outputs = padded(leaves(b"", 2, 4)), padded(leaves(b"", 5, 6, 7))
     root = h(h(b"p" * 48, inputs), h(outputs, b"s" * 48))
     assert roots.by_layout == {RootLayout.TWO_SUBTREES: root}
-    assert (roots.told, roots.complete) == (None, False)
+    assert (roots.layout, roots.complete) == (None, False)
     signed = BlockProof(7, ProofKind.SIGNATURE, h(root), b"p" * 48, b"s" * 48)
-    assert roots_of(run, header, proof=signed).told is RootLayout.TWO_SUBTREES
+    assert roots_of(run, header, proof=signed).layout is RootLayout.TWO_SUBTREES
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_layouts_by_version(minor: int, layouts: set[str], told: str | None) -> 
     header = BlockHeader(7, Version(0, minor), raw_timestamp=b"\x08\x05")
     roots = roots_of(encode_item(2, b"x"), header, proof=BlockProof(7))
     assert set(roots.by_layout) == layouts
-    assert roots.told == told
+    assert roots.layout == told
 
 
 @pytest.mark.parametrize("carried", [False, True])
@@ -179,7 +179,7 @@ def test_a_wrapped_record_file_has_the_newest_layout_whatever_its_version(carrie
     old = BlockHeader(7, Version(0, minor), raw_timestamp=b"\x08\x05")
     run = encode_header(old) + encode_item(10, b"record")
     wrapped = roots_of(run, old, carried=carried)
-    assert wrapped.told is RootLayout.SIXTEEN_LEAVES
+    assert wrapped.layout is RootLayout.SIXTEEN_LEAVES
     new = BlockHeader(7, Version(0, 78), raw_timestamp=b"\x08\x05")
     assert wrapped.by_layout == roots_of(run, new).by_layout
 

@@ -16,7 +16,7 @@ from wirehouse_codecs.hiero.wire.http2 import events as http2
 from wirehouse_codecs.hiero.wire.spans import Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: The prefix of a message: a flag, which says whether it is compressed, and its length.
+#: The prefix of a message: a flag, which shows whether it is compressed, and its length.
 PREFIX_BYTES: Final = 5
 #: Values of these don't leave here.
 SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
@@ -39,7 +39,7 @@ class How(StrEnum):
 
 
 class Opened(NamedTuple):
-    """A call begins, or the capture of it: then it comes again should its headers come after what the server says."""
+    """A call begins, or its capture does; in that case it comes again if its headers come after data of the server."""
 
     direction: Direction
     place: Place
@@ -47,7 +47,7 @@ class Opened(NamedTuple):
     byte_end: int
     call: int
     path: str | None
-    #: The path is that of other calls.
+    #: Whether the path is that of other calls.
     path_inferred: bool
     metadata: Metadata
 
@@ -67,14 +67,14 @@ class MessagePart(NamedTuple):
     """The next bytes of a message."""
 
     direction: Direction
-    #: Of the last of these bytes.
+    #: The place of the last of these bytes.
     place: Place
-    #: From the first byte of the prefix to the last of these: positions of the direction, in which frame headers and
+    #: Positions in the direction, from the first byte of the prefix to the last of these: frame headers and
     #: bytes of other calls may lie between.
     byte_start: int
     byte_end: int
     call: int
-    #: As announced, before inflating.
+    #: The announced length, before inflating.
     length: int
     #: How it was compressed; None = it wasn't.
     encoding: str | None
@@ -133,7 +133,7 @@ class Closed(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Messages of a call are missing, as a log says."""
+    """Messages of a call are missing, as a log shows."""
 
     place: Place
     call: int

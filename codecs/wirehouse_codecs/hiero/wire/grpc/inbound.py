@@ -7,7 +7,7 @@ from typing import Final
 
 from wirehouse_codecs.hiero.wire.spans import Passed
 
-#: Of a call whose header fields weren't all read, which may have named one.
+#: The encoding of a call whose header fields weren't all read, which may have named one.
 UNKNOWN_ENCODING: Final = "?"
 
 
@@ -18,17 +18,17 @@ class Inbound:
     passed: Passed
     #: The coding of its compressed messages.
     encoding: str | None = None
-    #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
+    #: Whether it isn't known where a message begins; nor is it looked for in what is left of this frame.
     searching: bool = False
     hopeless: bool = False
-    #: Of the message being read: what there is of its prefix, where that begins, its length, what is left of it, and
+    #: The message being read: what there is of its prefix, where that begins, its length, what is left of it, and
     #: when the prefix had arrived.
     prefix: bytes = b""
     start: int = 0
     length: int = 0
     left: int = 0
     begun_ns: int = 0
-    #: A part of it was given; why it will have no more.
+    #: Whether a part of it was given; why it will have no more.
     begun: bool = False
     fault: str = ""
     #: Compressed content.
@@ -38,7 +38,7 @@ class Inbound:
 
     @property
     def irregular(self) -> bool:
-        """Frames matter: something is looked for in them, or passed over."""
+        """Whether frames matter: something is looked for in them, or passed over."""
         return self.searching or bool(self.fault) or bool(self.passed.data)
 
     @property

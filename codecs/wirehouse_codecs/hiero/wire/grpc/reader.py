@@ -47,10 +47,11 @@ from wirehouse_codecs.tcp.reassembly import Data, Hole
 
 #: Compressed bytes of unfinished messages of a connection.
 HELD_BYTES: Final = 6 << 20
-#: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
+#: Maximum number of different paths of a connection that are remembered. An unknown call is assumed to have the
+#: connection's path only if there is a single one.
 MOST_PATHS: Final = 2
 
-#: A call by what its sides send, and what they say in it.
+#: A call by the header fields of its sides, and by their messages.
 Inbounds = dict[Direction, Inbound]
 _Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
 
@@ -79,7 +80,7 @@ class Reader:
     ) -> None:
         self._limit, self._ratio = max_message_bytes, max_inflated_ratio
         self._calls: dict[int, Inbounds] = {} if state is None else state.calls
-        #: Calls in which a side said something since it lost its place; there may be many others.
+        #: Calls in which a side sent something since it lost its place; there may be many others.
         self._placed = {
             direction: {number for number, call in self._calls.items() if direction in call} for direction in Direction
         }
@@ -89,7 +90,7 @@ class Reader:
         self._http2 = Http2Reader(started_late=started_late, state=None if state is None else state.http2)
 
     def framing_bytes(self, direction: Direction) -> int:
-        """Bytes of `direction` that are in no message, nor told as bytes."""
+        """Bytes of `direction` that are in no message, nor reported as bytes."""
         return self._http2.framing_bytes(direction)
 
     def unread_from(self, direction: Direction) -> int:
@@ -107,7 +108,7 @@ class Reader:
         return self._take(self._http2.hole(hole))
 
     def finish(self, place: Place, *, closed: bool = True, by: Direction | None = None) -> list[Event]:
-        """No more bytes come, as one side closed the connection: tell what is left unfinished.
+        """No more bytes come, as one side closed the connection: report what is left unfinished.
 
         Not `closed`: the capture ends, not the connection.
         """
@@ -120,9 +121,9 @@ class Reader:
         self._calls.clear()
         return events
 
-    def _take(self, told: Iterable[http2.Event]) -> list[Event]:
+    def _take(self, given: Iterable[http2.Event]) -> list[Event]:
         events: list[Event] = []
-        for event in told:
+        for event in given:
             match event:
                 case http2.Body():
                     self._take_body(event, events)
@@ -152,7 +153,7 @@ class Reader:
             self._half_close(event.stream_id, inbound, _place_of(event), events)
 
     def _take_bodies(self, event: http2.Bodies, events: list[Event]) -> None:
-        """As each of the bodies; while messages follow each other frames don't matter."""
+        """Take each of the bodies; while messages follow each other, frames don't matter."""
         number, part, begin = event.stream_id, 0, event.spans[0][0]
         inbound = self._inbound(number, event.run.direction, next(event.each()), events)
         if not inbound.irregular:
@@ -235,7 +236,7 @@ class Reader:
 
     def _close(self, event: http2.Gone, events: list[Event]) -> None:
         if event.stream_id not in self._calls:
-            # None of its frames said anything.
+            # None of its frames had content.
             return
         for placed in self._placed.values():
             placed.discard(event.stream_id)
@@ -278,8 +279,8 @@ class Reader:
         self._end_frame(number, inbound, place, events)
         if inbound.prefix:
             start, data = inbound.start, inbound.prefix
-            told = (start, inbound.end, number, data, "the prefix of a message without the rest")
-            events.append(Undecodable(inbound.passed.direction, place, *told))
+            fields = (start, inbound.end, number, data, "the prefix of a message without the rest")
+            events.append(Undecodable(inbound.passed.direction, place, *fields))
         if inbound.left:
             self._fail(number, inbound, place, reason, events)
         inbound.reset()
@@ -327,8 +328,8 @@ class Reader:
         if flag > 1 or length > self._limit:
             reason = f"no message has the flag {flag}" if flag > 1 else f"a message of {length} bytes is too long"
             byte_end = run.end_of(at)
-            told = (inbound.start, byte_end, number, prefix, reason)
-            events.append(Undecodable(run.direction, run.place_of(byte_end), *told))
+            fields = (inbound.start, byte_end, number, prefix, reason)
+            events.append(Undecodable(run.direction, run.place_of(byte_end), *fields))
             inbound.searching = inbound.hopeless = True
             return at
         inbound.length = inbound.left = length

@@ -1,4 +1,4 @@
-"""What an HTTP/2 connection says: header blocks, content of streams, ends, and what is missing."""
+"""The events of an HTTP/2 connection: header blocks, content of streams, ends, and missing bytes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Headers(NamedTuple):
 
     direction: Direction
     place: Place
-    #: From the first frame of the block to the end of its last.
+    #: Positions from the first frame of the block to the end of its last.
     byte_start: int
     byte_end: int
     stream_id: int
     block: Block
     fields: Fields
-    #: All fields could be read.
+    #: Whether all fields could be read.
     complete: bool
     end_stream: bool
 
@@ -47,7 +47,7 @@ class Body(NamedTuple):
     start: int
     end: int
     stream_id: int
-    #: These are the last of their DATA frame.
+    #: Whether these are the last of their DATA frame.
     frame_ends: bool
     end_stream: bool
 
@@ -58,11 +58,11 @@ class Bodies(NamedTuple):
     run: Run
     spans: list[tuple[int, int]]
     stream_id: int
-    #: The last bytes are the last of their frame.
+    #: Whether the last bytes are the last of their frame.
     frame_ends: bool
 
     def each(self, part: int = 0, begin: int | None = None) -> Iterator[Body]:
-        """From a part on, and within it from `begin` on, each as a body of its own."""
+        """Each body by itself, from a part on, and within it from `begin` on."""
         for number, (first, end) in enumerate(self.spans[part:], part):
             ends = number + 1 < len(self.spans) or self.frame_ends
             yield Body(self.run, first if begin is None else begin, end, self.stream_id, ends, False)
@@ -79,7 +79,7 @@ class Missing(NamedTuple):
     stream_id: int
     frame_ends: bool
     end_stream: bool
-    #: All of it is content. If not, it isn't known how much is padding.
+    #: Whether all of it is content. If not, it isn't known how much is padding.
     sized: bool = True
 
 
@@ -92,14 +92,14 @@ class Lost(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Frames of a side are known again. Those that showed it are told before, and may have waited for it."""
+    """Frames of a side are known again. Those that showed it are reported before, and may have waited for it."""
 
     direction: Direction
     place: Place
 
 
 class Reset(NamedTuple):
-    """RST_STREAM: `direction` has said all it will in this stream."""
+    """RST_STREAM: `direction` has sent all it will in this stream."""
 
     direction: Direction
     place: Place
@@ -127,7 +127,7 @@ class Gone(NamedTuple):
 
     place: Place
     stream_id: int
-    #: Both sides have ended it; if not, there were too many others.
+    #: Whether both sides have ended it; if not, there were too many others.
     ended: bool
 
 

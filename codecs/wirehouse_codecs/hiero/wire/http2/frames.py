@@ -21,11 +21,11 @@ from hyperframe.frame import (
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
-#: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
+#: Largest frame of a side without other SETTINGS of its peer (RFC 9113 section 4.2), with unknown ones, and of all.
 FRAME_BYTES: Final = 1 << 14
-UNTOLD_FRAME_BYTES: Final = (1 << 20) - 1
+UNKNOWN_FRAME_BYTES: Final = (1 << 20) - 1
 MOST_FRAME_BYTES: Final = (1 << 24) - 1
-#: So many credible frame headers in a row are believed. Frames between them are not longer than this.
+#: Number of credible frame headers in a row that are believed. Frames between them are not longer than this.
 CHAIN: Final = 3
 CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Why a frame isn't whole.
@@ -77,7 +77,7 @@ CREDIBLE: Final = re.compile(
 
 
 def is_update(frame: bytes) -> bool:
-    """WINDOW_UPDATE, of which a bulk transfer has very many: nothing is told of it."""
+    """Whether it is a WINDOW_UPDATE. A bulk transfer has very many; they cause no event."""
     if frame[3] != UPDATE or len(frame) != _UPDATE_BYTES:
         return False
     return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= STREAM_MASK

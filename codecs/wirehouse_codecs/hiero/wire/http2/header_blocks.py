@@ -103,7 +103,7 @@ def _decode(side: Side, block: bytes) -> tuple[Fields, str]:
 def break_block(side: Side, place: Place, events: list[Event]) -> None:
     """A header block will never be whole."""
     if side.block is not None:
-        told = (side.block_start, side.block_end, None, b"", "a header block without end")
-        events.append(Undecodable(side.direction, place, *told))
+        fields = (side.block_start, side.block_end, None, b"", "a header block without end")
+        events.append(Undecodable(side.direction, place, *fields))
         side.block, side.block_cut = None, False
         side.table.forget()

@@ -5,9 +5,9 @@ and to the content of streams.
 they are whole and read by hyperframe; DATA is passed on as it arrives, so that no frame is held for its length. Header
 blocks are read by hpack.
 
-Where RFC 9113 says "connection error", a reader of captures goes on:
+Where RFC 9113 demands a connection error, a reader of captures goes on:
 
-- A frame that can't be what it says is passed over as a whole. If its length is above what the other side allows, the
+- A frame that contradicts itself is passed over as a whole. If its length is above what the other side allows, the
   place is lost, and the next credible frame is searched: where three headers follow each other (`CHAIN`), or a
   preface. It costs a few looks at each byte. All that was passed over is reported. What stands between such a frame
   and the third header is reported at the place of the latter.
@@ -17,9 +17,9 @@ Where RFC 9113 says "connection error", a reader of captures goes on:
 - An index into HPACK's dynamic table counts back from its newest entry (RFC 7541 section 2.3.3). So where the beginning
   of a connection is missing, later entries are found, and earlier ones read as the name `?` without a value. Where a
   header block may be missing, or can't be read, all entries become earlier ones.
-- SETTINGS_MAX_FRAME_SIZE and SETTINGS_HEADER_TABLE_SIZE count once they were sent; a reader can't tell when they are
+- SETTINGS_MAX_FRAME_SIZE and SETTINGS_HEADER_TABLE_SIZE count once they were sent; a reader doesn't know when they are
   applied, so the largest that was ever sent does. Where some may be missing, any size is allowed, within our limits.
-- Streams are known until both sides have ended them; streams.py has the limits. Header blocks stand in
+- Streams are known until both sides have ended them; streams.py has the limits. Header blocks are in
   header_blocks.py.
 - HTTP/1.1 before a preface (h2c by Upgrade) is passed over as bytes that are no frame.
 """
@@ -73,7 +73,7 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     SETTINGS_FIRST,
     STREAM_MASK,
     TLS,
-    UNTOLD_FRAME_BYTES,
+    UNKNOWN_FRAME_BYTES,
     chain,
     is_update,
 )
@@ -95,7 +95,7 @@ from wirehouse_codecs.hiero.wire.spans import (
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.reassembly import Data, Hole
 
-#: Of so many bytes the DATA frames are looked for together, at most so many.
+#: DATA frames are searched together in pieces of at least BULK_BYTES bytes, and at most MOST_SPANS at once.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
@@ -163,14 +163,14 @@ class Reader:
         return events
 
     def finish(self, place: Place) -> list[Event]:
-        """No more bytes come: tell what is left unfinished."""
+        """No more bytes come: report what is left unfinished."""
         events: list[Event] = []
         for side in self._sides.values():
             events += side.passed.flush(place)
             if side.mode is Mode.OTHER:
                 if side.end > side.start:
-                    told = (side.start, side.end, None, b"", self._other)
-                    events.append(Undecodable(side.direction, place, *told))
+                    fields = (side.start, side.end, None, b"", self._other)
+                    events.append(Undecodable(side.direction, place, *fields))
             else:
                 self._conclude(side, place, "an unfinished frame", events)
         return events
@@ -210,7 +210,7 @@ class Reader:
             at = self._readers[side.mode](side, run, at, events)
 
     def _be_other(self, other: str, first: Side) -> None:
-        """The connection isn't HTTP/2: one row a side will say so at its end."""
+        """The connection isn't HTTP/2: one row per side reports it at its end."""
         self._other = other
         for side in self._sides.values():
             if side is not first and not side.pending:
@@ -258,7 +258,7 @@ class Reader:
         return at
 
     def _takes_bulk(self, side: Side, run: Run, at: int) -> bool:
-        """What comes is content of the stream that DATA was of last, and goes on."""
+        """Whether the next bytes are content of the stream that DATA was of last, and go on."""
         if side.pending or side.padded or side.padding or side.refused or side.block is not None:
             return False
         if side.content:
@@ -272,7 +272,7 @@ class Reader:
 
     def _bulk_limit(self, side: Side) -> int:
         """The largest frame that needs no other look."""
-        return min(side.frame_limit, UNTOLD_FRAME_BYTES) if side.partial else side.frame_limit
+        return min(side.frame_limit, UNKNOWN_FRAME_BYTES) if side.partial else side.frame_limit
 
     def _take_bulk(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
         """Take DATA frames of one stream, and parts of such frames; the position after them."""
@@ -408,8 +408,8 @@ class Reader:
             case RstStreamFrame() if frame.stream_id in self._streams:
                 self._take_reset(side, end, frame.stream_id, frame.error_code, place, events)
             case GoAwayFrame():
-                told = (frame.last_stream_id, frame.error_code, frame.additional_data)
-                events.append(GoAway(*span, *told))
+                fields = (frame.last_stream_id, frame.error_code, frame.additional_data)
+                events.append(GoAway(*span, *fields))
 
     def _take_reset(
         self, side: Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
@@ -419,7 +419,7 @@ class Reader:
         self._streams.note_reset(stream_id, place, events)
 
     def _take_settings(self, side: Side, frame: SettingsFrame) -> None:
-        """They say what the other side may send."""
+        """SETTINGS limit what the other side may send."""
         other = self._sides[_OTHER_SIDE[side.direction]]
         largest = min(frame.settings.get(SettingsFrame.MAX_FRAME_SIZE, 0), MOST_FRAME_BYTES)
         other.frame_limit = max(other.frame_limit, largest)
@@ -453,7 +453,7 @@ class Reader:
         return True
 
     def _cut_frame(self, side: Side, place: Place, size: int, events: list[Event]) -> bool:
-        """As `_pass_hole`, of a frame that is held: its header says what is lost."""
+        """Pass over a hole in a frame whose beginning is held, if its header shows what is lost; False = it doesn't."""
         held = bytes(side.pending)
         if len(held) < HEADER_BYTES:
             return False
@@ -492,8 +492,8 @@ class Reader:
         events.append(Lost(side.direction, place, byte_end))
 
     def _allow_all(self, side: Side) -> None:
-        """SETTINGS that say what a side may send may be missing."""
-        side.frame_limit = max(side.frame_limit, UNTOLD_FRAME_BYTES)
+        """SETTINGS that limit what a side may send may be missing."""
+        side.frame_limit = max(side.frame_limit, UNKNOWN_FRAME_BYTES)
         side.decoder.max_allowed_table_size = MAX_TABLE_BYTES
 
     def _search(self, side: Side, run: Run, at: int, events: list[Event]) -> int:
@@ -511,13 +511,13 @@ class Reader:
         return decided - run.start
 
     def _scan(self, side: Side, run: Run, events: list[Event]) -> tuple[int | None, int]:
-        """Where in what is held a frame begins, and the position of the byte that had to be seen to tell."""
+        """Where in what is held a frame begins, and the position of the byte that had to be seen to decide it."""
         held = side.pending
         while True:
             found = CREDIBLE.search(held, side.scanned)
             side.scanned = max(side.scanned, len(held) - HEADER_BYTES + 1) if found is None else found.start()
             while side.scanned >= UNDECODABLE_BYTES:
-                # All before it was told apart once the last of it could begin no frame.
+                # All before it was decided once the last of it could begin no frame.
                 seen = max(side.decided, side.start + UNDECODABLE_BYTES + HEADER_BYTES - 1)
                 self._let_go(side, UNDECODABLE_BYTES, run.place_of(seen), events)
             if found is None:
@@ -549,8 +549,8 @@ class Reader:
         if size:
             data = bytes(side.pending[:size])
             del side.pending[:size]
-            told = (side.start, side.start + size, None, data, side.reason)
-            events.append(Undecodable(side.direction, place, *told))
+            fields = (side.start, side.start + size, None, data, side.reason)
+            events.append(Undecodable(side.direction, place, *fields))
             side.start += size
             side.scanned = max(side.scanned - size, 0)
 

@@ -11,7 +11,7 @@ from hpack.exceptions import InvalidTableIndexError
 from hpack.table import HeaderTable
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNTOLD_FRAME_BYTES
+from wirehouse_codecs.hiero.wire.http2.frames import FRAME_BYTES, UNKNOWN_FRAME_BYTES
 from wirehouse_codecs.hiero.wire.spans import Passed, Undecodable
 from wirehouse_codecs.tcp.endpoints import Direction
 
@@ -98,7 +98,7 @@ class Side:
 
     direction: Direction
     mode: Mode
-    #: Header blocks or SETTINGS may be missing.
+    #: Whether header blocks or SETTINGS may be missing.
     partial: bool
     decoder: FieldDecoder
     passed: Passed
@@ -108,12 +108,12 @@ class Side:
     pending: bytearray = field(default_factory=bytearray)
     #: Position of the first of these.
     start: int = 0
-    #: While a frame is looked for: up to where none begins, and which byte had to be seen to tell.
+    #: While a frame is looked for: up to where none begins, and which byte had to be seen to decide it.
     scanned: int = 0
     decided: int = 0
     reason: str = ""
-    #: Of a DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is
-    #: left, and whether it ends the stream. Padding is also what isn't told of other frames.
+    #: A DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is left,
+    #: and whether it ends the stream. Bytes of other frames that aren't reported count as padding too.
     stream_id: int = 0
     padded: bool = False
     content: int = 0
@@ -127,11 +127,11 @@ class Side:
     block_start: int = 0
     block_end: int = 0
     block: bytearray | None = None
-    #: A hole cut it.
+    #: Whether a hole cut it.
     block_cut: bool = False
     #: The largest frame that the other side takes.
     frame_limit: int = FRAME_BYTES
-    #: Bytes of prefaces, frame headers, padding, and frames that aren't told or are told with other events.
+    #: Bytes of prefaces, frame headers, padding, and frames that cause no event of their own.
     framing_bytes: int = 0
 
     @property
@@ -144,10 +144,10 @@ class Side:
 
     @classmethod
     def begin(cls, direction: Direction, *, started_late: bool) -> Side:
-        """A side of which nothing was said; `started_late`: in the capture."""
+        """A side that has sent nothing yet; `started_late`: nothing in the capture."""
         decoder = FieldDecoder()
         side = cls(direction, Mode.START, started_late, decoder, Passed(direction))
         if started_late:
             side.mode, side.reason, side.table.partial = Mode.SEARCH, "no frame begins here", True
-            side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
+            side.frame_limit, decoder.max_allowed_table_size = UNKNOWN_FRAME_BYTES, MAX_TABLE_BYTES
         return side

@@ -2,7 +2,7 @@
 
 - Streams are known until both sides have ended them, at most MAX_STREAMS: then the one that was silent for longest is
   forgotten.
-- A reset ends what its sender has to say; what the other side had sent before it heard of it is read, of the MAX_RESET
+- A reset ends what its sender sends; what the other side had sent before it received it is read, of the MAX_RESET
   streams that were reset last.
 - A stream whose beginning wasn't captured is opened by what is sent in it, if bytes are missing.
 """
@@ -21,7 +21,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 
 MAX_STREAMS: Final = 256
 MAX_RESET: Final = 16
-#: Streams that have ended, and whose late frames are not taken for those of an unknown one.
+#: Maximum number of ended streams that are remembered, so that their late frames don't count as a new stream's.
 MAX_CLOSED: Final = 256
 _SIDES: Final = tuple(Direction)
 
@@ -30,7 +30,7 @@ _SIDES: Final = tuple(Direction)
 class Stream:
     """A stream that is open."""
 
-    #: The client's first header block was seen.
+    #: Whether the client's first header block was seen.
     requested: bool
     ended: list[Direction] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class Streams:
         known, reset, closed, self._highest = state or StreamsState({}, {}, [], 0)
         #: The one that was silent for longest first.
         self._known: OrderedDict[int, Stream] = OrderedDict(known)
-        #: Those of them that one side has reset.
+        #: The known streams that one side has reset.
         self._reset: dict[int, None] = reset
         self._closed: deque[int] = deque(closed, maxlen=MAX_CLOSED)
 
@@ -65,7 +65,7 @@ class Streams:
         return self._known.get(stream_id)
 
     def touch(self, stream_id: int) -> None:
-        """Something was said in a stream that is open."""
+        """Something was sent in a stream that is open."""
         self._known.move_to_end(stream_id)
 
     def take_block(self, side: Side, place: Place, events: list[Event]) -> tuple[Block, str | None]:
@@ -108,7 +108,7 @@ class Streams:
             self._highest = max(self._highest, stream_id)
 
     def end(self, stream_id: int, direction: Direction, place: Place, events: list[Event]) -> None:
-        """A side has said all it will."""
+        """A side has sent all it will."""
         stream = self._known.get(stream_id)
         if stream is None or direction in stream.ended:
             return

@@ -21,7 +21,7 @@ from wirehouse_codecs.hiero.wire.protobuf import Malformed, WireType
 
 Array = np.ndarray[Any, Any]
 
-#: At most so many items are cut at once: a hostile set has one in two bytes.
+#: Maximum number of items that are cut at once: a hostile set has one in two bytes.
 CHUNK_ITEMS: Final = 1 << 16
 #: Fewer are sooner counted one by one.
 _FEW_ITEMS: Final = 100
@@ -51,7 +51,7 @@ class Items:
     unknown_fields: int = 0
     #: Items that have more than one field.
     several: int = 0
-    #: Of the only item so many bytes are left out at its end: it was too large to be held.
+    #: Number of bytes left out at the end of the only item: it was too large to be held.
     passed_over: int = 0
     #: What follows these items can't be read.
     fault: Fault | None = None
@@ -80,7 +80,7 @@ class Items:
 
 
 def cut(data: bytes | memoryview, begin: int = 0) -> Iterator[Items]:
-    """The items of a whole run (BlockItemSet or Block), in chunks; the last says if what follows can't be read.
+    """The items of a whole run (BlockItemSet or Block), in chunks; the last shows if what follows can't be read.
 
     ValueError: `data` has 2 GiB or more.
     """
@@ -106,7 +106,7 @@ def _walk(data: bytes | memoryview, at: int) -> tuple[Items, int, int]:
 
 
 def _reason(data: bytes | memoryview, at: int) -> str:
-    """The readable walk's word on what stands at `at`."""
+    """What the reference path finds at `at`."""
     try:
         read_item(data, at, len(data))
     except Malformed as malformed:
@@ -122,7 +122,7 @@ class Item(NamedTuple):
     end: int
     #: None: the field is no item.
     number: int | None
-    #: It has more than one field.
+    #: Whether it has more than one field.
     several: bool = False
 
 
@@ -144,7 +144,7 @@ def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
     return Item(at, field.value_start, field.end, number, first.end < field.end)
 
 
-#: So much of an item says of which number it is, and if it has several fields.
+#: Number of first bytes of an item that show its number, and whether it has several fields.
 _HEAD_BYTES: Final = 32
 _ITEM_TAG: Final = 0x0A
 
@@ -167,7 +167,7 @@ class ItemReaderState(NamedTuple):
 class ItemReader:
     """Items of a run whose bytes come in pieces. Sans-IO; it holds at most one unfinished item.
 
-    A run can't be told after a fault: what follows is only counted.
+    After a fault a run can't be read: what follows is only counted.
     """
 
     __slots__ = ("_at", "_held", "_needed", "_passing", "_pieces", "fault", "limit", "most_held")
@@ -179,7 +179,7 @@ class ItemReader:
         self._passing = 0
         self._pieces: list[bytes | memoryview] = []
         self._held = 0
-        #: So many bytes must be held before there is anything to read.
+        #: Number of bytes that must be held before there is anything to read.
         self._needed = 1
         #: Where the pieces begin in the run.
         self._at = 0
@@ -233,7 +233,7 @@ class ItemReader:
         return large and self._held >= _HEAD_BYTES
 
     def pass_over(self) -> Items | None:
-        """Hold nothing more of the unfinished item, which is told without what comes; None = too little of it came."""
+        """Hold nothing more of the unfinished item, and return it without its rest; None = too little of it came."""
         head = b"".join(self._pieces)
         if len(head) < _HEAD_BYTES:
             return None
@@ -241,7 +241,7 @@ class ItemReader:
         try:
             _, body = protobuf.read_varint(head, 0, len(head))
             _, body = protobuf.read_varint(head, body, len(head))
-            found = _told_by(head, body, size)
+            found = _without_rest(head, body, size)
         except Malformed as malformed:
             self._lose(f"an item of {size} bytes: {malformed.reason}")
             return None
@@ -283,7 +283,7 @@ class ItemReader:
         return self.fault
 
 
-def _told_by(head: bytes, body: int, size: int) -> Items:
+def _without_rest(head: bytes, body: int, size: int) -> Items:
     """The item that begins with `head` and has `size` bytes, its content from `body` on. Raises Malformed."""
     tag, value = protobuf.read_varint(head, body, len(head))
     number, several = int(ItemNumber.UNSET), False
@@ -299,7 +299,7 @@ def _told_by(head: bytes, body: int, size: int) -> Items:
 
 
 def _needed(data: bytes | memoryview, at: int) -> int:
-    """The size of the unfinished field at `at`, as far as it is told."""
+    """The size of the unfinished field at `at`, as far as it is known."""
     held = len(data) - at
     try:
         tag, body = protobuf.read_varint(data, at, len(data))

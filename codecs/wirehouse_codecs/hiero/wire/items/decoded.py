@@ -1,7 +1,10 @@
-"""The items that are decoded: header, footer and proof of a block, and how each is written.
+"""Decodes and encodes three kinds of block item: the header, the footer and the proof of a block.
 
-Their layouts changed without a version of their own: which one is written is known from the bytes, never from the
-schema that happens to read them. A `Layout` declares each message once, for reading and for writing.
+`decode_header`, `decode_footer` and `decode_proof` read the bytes of a BlockItem into a `DecodedItem`. Other items
+are only counted and hashed (`kinds`). A `Layout` declares each message once, for reading and for writing.
+
+The layouts changed without a version number in the message. So the bytes decide which layout is read: whether a field
+has the length of a hash, or which wire type it has.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class BlockHeader:
     #: Old layout.
     previous_block_hash: bytes | None = None
     address_book_version: Version | None = None
-    #: The layout up to HAPI 0.59.
+    #: Whether it has the layout up to HAPI 0.59.
     old: bool = False
 
 
@@ -127,7 +130,7 @@ class BlockProof:
     block: int = 0
     #: None: none of the known kinds.
     kind: ProofKind | None = None
-    #: Of a signature, a signed block proof, or the signed proof within a state proof.
+    #: The signature of a signed block proof, or of the signed proof within a state proof.
     block_signature: bytes = b""
     previous_block_root_hash: bytes | None = None
     start_of_block_state_root_hash: bytes | None = None
@@ -297,9 +300,9 @@ def _read_header(data: bytes) -> protobuf.Read:
 
 
 def _is_old_header(data: bytes) -> bool:
-    """Field 4 is a hash in the old layout and a Timestamp in the new one, which the old schema would read as a hash.
+    """Whether it has the old layout: field 4 is a hash there, and a Timestamp in the new one.
 
-    Without it field 5 tells: a Timestamp in the old, a number in the new; and 6 and 7 are old.
+    Without it field 5 decides: a Timestamp in the old, a number in the new; and 6 and 7 are old.
     """
     fields = {field.number: field for field in protobuf.walk(data, 0, len(data))}
     if (fourth := fields.get(4)) is not None:
@@ -320,7 +323,7 @@ def decode_proof(body: bytes) -> DecodedItem:
 
 
 def short_proof(head: bytes) -> bytes:
-    """Of a BlockItem with a proof that begins with `head` its block alone, as a BlockItem. Raises Malformed."""
+    """A BlockItem with only the block of the proof that begins with `head`. Raises Malformed."""
     _, at = protobuf.read_varint(head, 0, len(head))
     _, at = protobuf.read_varint(head, at, len(head))
     block = protobuf.read_field(head, at, len(head))
@@ -346,7 +349,7 @@ def _read_proof(data: bytes) -> protobuf.Read:
 
 
 def _is_old_proof(data: bytes) -> bool:
-    """Of fields 2, 3 and 4 the old layout has hashes and a signature side by side, the new one a single message."""
+    """Whether it has the old layout: fields 2, 3 and 4 are hashes and a signature. The new one has one message."""
     fields = [field for field in protobuf.walk(data, 0, len(data)) if field.wire_type == WireType.LEN]
     members = {field.number for field in fields} & {2, 3, 4}
     return len(members) > 1 or any(

@@ -1,4 +1,5 @@
-"""The kinds of block item: their numbers in BlockItem, their names, and what each is to a block's hash."""
+"""The kinds of block item: their field numbers in BlockItem, their names, and the subtree of the block's root hash to
+which each belongs."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from wirehouse_codecs.hiero.wire import protobuf
 
 
 class ItemNumber(IntEnum):
-    """Fields of BlockItem that something is done with."""
+    """Field numbers of the kinds of BlockItem that are named or decoded."""
 
     UNSET = 0
     BLOCK_HEADER = 1

@@ -1,4 +1,7 @@
-"""A dialogue to derive small ones from: of tools and tests that take the bytes of connections for themselves."""
+"""A dialogue that does nothing: the base class of tools and tests that need only some of a connection's events.
+
+`logs.rows` gives a dialogue the bytes, holes and end of one connection. A subclass overrides the methods that it needs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Closed, Data, Hole
 
 
-class BareDialogue:
+class NullDialogue:
     """A `Dialogue` that passes over everything. It has no state, and can't be continued."""
 
     dialect = (None, None)
