@@ -437,6 +437,21 @@ def test_what_a_capture_lacks_and_what_no_source_claims_is_wrong(empty: Lake) ->
     assert answers.answer(empty, boards.boards()["ockam"].chart("incidents"), ALL).rows == []
 
 
+def test_a_fork_names_the_log(empty: Lake) -> None:
+    found = {"protocol": "bamboo", "rule": "bamboo.fork", "severity": "warning", "message": "m", "arrived_at_ns": TEN}
+    place = {"connection_id": b"c" * 16, "direction": "client", "byte_start": 5, "byte_end": 9, "record_number": 3}
+    of_file = {"record_number": 4, "arrived_at_ns": TEN + SECOND}
+    elsewhere = place | {"byte_start": 9, "arrived_at_ns": TEN + 2 * SECOND}
+    write(empty, "gold.bamboo_found", found | place, found | of_file, found | elsewhere)
+    log = {"author": b"\xab" * 32, "log_id": Decimal(7), "arrived_at_ns": TEN}
+    later = place | {"window_start": "2026-11-15", "position": Decimal(8)}
+    write(empty, "gold.bamboo_forks_history", log | place, log | later, log | of_file)
+    names = {"bamboo": ["client 63636363", "abababab/7"], "overview": ["bamboo", "log 7"]}
+    for board, who in names.items():
+        shown = answers.answer(empty, boards.boards()[board].chart("incidents"), ALL)
+        assert [(row["who"], row["incidents"]) for row in shown.rows] == list(zip(who, (1, 2), strict=True))
+
+
 def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lake, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     inbox.mkdir()
