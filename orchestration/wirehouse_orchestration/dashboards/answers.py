@@ -17,6 +17,7 @@ from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
 from wirehouse_orchestration.evidence.trace import key_of
 from wirehouse_orchestration.terminal.output import rows_of
 from wirehouse_orchestration.terminal.render import plain, shell_word
+from wirehouse_pipelines.delta import ledger
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.tables import DATAFUSION, NAMED, all_tables, beneath
@@ -327,11 +328,17 @@ def windows(lake: Lake) -> list[str]:
 
 
 def sources(lake: Lake, protocol: str | None) -> list[str]:
-    """The sources of the protocol, or of all, that have data, also those that are no longer configured."""
-    seen = sql.rows(lake, "SELECT DISTINCT source, protocol FROM bronze.windows ORDER BY source").to_pylist()
+    """The sources of the protocol, or of all, that have data, also sources and services no longer configured."""
+    computed = {
+        source: all_tables()[table].protocol
+        for table, entries in ledger.tables(lake).items()
+        for source in entries
+        if table in all_tables() and source not in lake.names
+    }
+    seen = sql.rows(lake, "SELECT DISTINCT source, protocol FROM bronze.windows").to_pylist()
     configured = {source.name: source.protocol for source in lake.sources}
-    of = {row["source"]: configured.get(row["source"], row["protocol"]) for row in seen}
-    return [name for name in of if protocol in (None, of[name])]
+    of = computed | {row["source"]: configured.get(row["source"], row["protocol"]) for row in seen}
+    return sorted(name for name in of if protocol in (None, of[name]))
 
 
 def names_of(lake: Lake, protocol: str | None) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -38,6 +38,8 @@ SHOWN_BYTES: Final = 16 << 10
 _PLACE: Final = (
     *("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id", "record_number"),
 )
+#: Rows that are equal here have the same packets.
+_PACKETS_OF: Final = ("source", "connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number")
 #: Fields of a landed record that are shown beside its bytes.
 _TIMES: Final = ("ts_ns", "arrived_at_ns")
 _SHOWN_FIELDS: Final = (
@@ -145,29 +147,30 @@ def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = Non
     """Print the rows of `table` with this key, and of each the landed records it points to, byte for byte.
 
     `key` is a value of the first key column after the source (binary as hex), or what `key_of` writes of any columns.
-    To `pcap` go the packets of the row: those that carried its bytes, else all of its connection, else the one that it
-    points to. `as_json` prints an object for each row.
+    To `pcap` go the packets of the row, or of several of one place: those that carried its bytes, else all of its
+    connection, else the one that it points to. `as_json` prints an object for each row.
     Raises UnknownTableError, TraceKeyError, NoSuchRowError, NoExcerptError and PacketsGoneError.
     """
     if table not in all_tables():
         raise UnknownTableError(name=table, advice="`wirehouse tables` lists them")
     rows = _rows(lake, all_tables()[table], key)
-    if pcap is not None and len(rows) > 1:
+    if pcap is not None and len({tuple(row.get(name) for name in _PACKETS_OF) for row in rows}) > 1:
         reason = "more than one row has this key, and --pcap writes the packets of one: add columns, as NAME=VALUE"
         raise NoExcerptError(reason=reason)
     for number, row in enumerate(rows[:MOST_ROWS], 1):
+        written = pcap if number == 1 else None
         if as_json:
             fields = {
                 "table": table,
                 "pcap": pcap,
                 "more_rows": len(rows) > MOST_ROWS,
-                **_traced(lake, row, pcap).fields(),
+                **_traced(lake, row, written).fields(),
             }
             out.write(render.json_line(fields) + "\n")
             continue
         _say(out, f"{table}, row {number} of {len(rows)}" if len(rows) <= MOST_ROWS else f"{table}, row {number}")
         _fields(out, row)
-        _print(_traced(lake, row, pcap), out)
+        _print(_traced(lake, row, written), out)
         if pcap is not None:
             _say(out, f"\nits packets are in {pcap}")
     if len(rows) > MOST_ROWS and not as_json:
@@ -356,7 +359,10 @@ def _byte_range(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]
     if pcap is None:
         byte_range.read(spans)
     else:
-        excerpts.write((span.packet.record for span in spans), pcap)
+        carried = (span.packet.record for span in spans)
+        first = next(carried, None)
+        # No packet carried the bytes of a hole.
+        excerpts.write(_packets((), lake, connection) if first is None else chain((first,), carried), pcap)
     return byte_range
 
 

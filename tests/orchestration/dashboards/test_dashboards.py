@@ -50,7 +50,7 @@ from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, 
 from wirehouse_orchestration.dashboards.report import report
 from wirehouse_orchestration.evidence import trace as tracing
 from wirehouse_orchestration.servers import ports
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.delta import arrow_types, ledger
 from wirehouse_pipelines.jobs import forgetting, runner
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
@@ -361,6 +361,20 @@ def test_rows_of_a_source_that_is_no_longer_configured_are_shown(filled: Lake) -
         assert "nothing of it has landed, and it is not configured" in html.unescape(failed.value.read().decode())
 
 
+def test_rows_of_a_service_that_is_no_longer_configured_are_shown(empty: Lake) -> None:
+    found = {"protocol": "hiero", "rule": "hiero.x", "severity": "violation", "message": "m", "arrived_at_ns": TEN}
+    write(empty, "gold.hiero_found", found | {"source": "nodes"})
+    entry = ledger.Entry("gold.hiero_found", "nodes", "2026-11-14", "d", None, None, None, 1, "1", TEN)
+    ledger.commit(empty, [entry])
+    with Served(serving.application(empty)) as served:
+        with urlopen(f"{served.url}board/hiero?source=nodes") as page:
+            assert "<option selected>nodes</option>" in page.read().decode()
+        with urlopen(f"{served.url}card/hiero/incidents?source=nodes") as card:
+            assert "hiero.x" in card.read().decode()
+        with pytest.raises(HTTPError, match="400"), urlopen(f"{served.url}board/ockam?source=nodes"):
+            pass
+
+
 def test_what_goes_on_is_wrong_in_each_later_range_and_notes_stand_apart(empty: Lake) -> None:
     found = {"protocol": "cardinal", "message": "m", "topic": "t", "rule": "cardinal.topic_wrong"}
     given = [
@@ -398,6 +412,44 @@ def test_what_goes_on_is_wrong_in_each_later_range_and_notes_stand_apart(empty: 
     chart = boards.boards()["cardinal"].chart("incidents")
     (row,) = answers.evidence(empty, chart, Span("2026-11-16"), {"rule": "stall"}).rows
     assert row.cells["message"] == "the head waits for block 4, of which no message came; complete blocks above it: 1"
+
+
+def test_what_a_capture_lacks_and_what_no_source_claims_is_wrong(empty: Lake) -> None:
+    sources = ("other_ports", "some_ports", "nothing_run")
+    captures = {"protocol": "wallaroo", "kind": "pcap", "status": "landed", "first_arrived_at_ns": TEN}
+    earlier = captures | {"source": "other_ports", "first_arrived_at_ns": TEN - SECOND, "capture_id": b"\x02" * 32}
+    write(empty, "bronze.captures", earlier, *(captures | {"source": source} for source in sources))
+    skipped = {"skip": "port_not_claimed", "arrived_at_ns": TEN}
+    packets = [skipped | {"source": source} for source in ("other_ports", "other_ports", "some_ports")]
+    write(empty, "bronze.segments", *packets, {"source": "some_ports", "arrived_at_ns": TEN})
+    hole = {"protocol": "capture", "rule": "capture.hole", "severity": "note", "message": "m", "arrived_at_ns": TEN}
+    # Of two connections.
+    write(empty, "gold.wallaroo_found", *(hole | {"connection_id": bytes([one]) * 16} for one in range(2)))
+    nothing = ("warning", "nothing decoded", "other_ports", "other_ports", 1, TEN - SECOND, None)
+    lacking = ("warning", "capture.hole", "capture", "net", 2, TEN, TEN)
+    for board in ("wallaroo", "overview"):
+        chart = boards.boards()[board].chart("incidents")
+        found = answers.answer(empty, chart, ALL)
+        assert [tuple(row[value.field] for value in chart.shown) for row in found.rows] == [nothing, lacking]
+        (row,) = answers.evidence(empty, chart, ALL, {"rule": "nothing decoded"}).rows
+        assert row.cells["message"] == "packets that landed, none of a port of the source: 2; why: port_not_claimed"
+        assert "02" * 32 in row.key
+    assert answers.answer(empty, boards.boards()["ockam"].chart("incidents"), ALL).rows == []
+
+
+def test_a_fork_names_the_log(empty: Lake) -> None:
+    found = {"protocol": "bamboo", "rule": "bamboo.fork", "severity": "warning", "message": "m", "arrived_at_ns": TEN}
+    place = {"connection_id": b"c" * 16, "direction": "client", "byte_start": 5, "byte_end": 9, "record_number": 3}
+    of_file = {"record_number": 4, "arrived_at_ns": TEN + SECOND}
+    elsewhere = place | {"byte_start": 9, "arrived_at_ns": TEN + 2 * SECOND}
+    write(empty, "gold.bamboo_found", found | place, found | of_file, found | elsewhere)
+    log = {"author": b"\xab" * 32, "log_id": Decimal(7), "arrived_at_ns": TEN}
+    later = place | {"window_start": "2026-11-15", "position": Decimal(8)}
+    write(empty, "gold.bamboo_forks_history", log | place, log | later, log | of_file)
+    names = {"bamboo": ["client 63636363", "abababab/7"], "overview": ["bamboo", "log 7"]}
+    for board, who in names.items():
+        shown = answers.answer(empty, boards.boards()[board].chart("incidents"), ALL)
+        assert [(row["who"], row["incidents"]) for row in shown.rows] == list(zip(who, (1, 2), strict=True))
 
 
 def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lake, tmp_path: Path) -> None:
@@ -932,7 +984,7 @@ def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -
                         drawn += 1
                     elif chart.type == "table":
                         assert card.locator("tbody tr").count() == len(expected.rows)
-                        cells = card.locator("tbody td:not([data-label='Of the newest'])").all_text_contents()
+                        cells = card.locator("tbody td:not(.leads)").all_text_contents()
                         assert cells == [shown_in_table(row, value) for row in expected.rows for value in chart.shown]
                     else:
                         for name, value in expected.rows[0].items():
@@ -1071,6 +1123,31 @@ def test_in_a_browser_nothing_overlaps_or_is_cut(
                     assert inner
                     assert outer["x"] <= inner["x"], f"{board}: {text.text_content()}"
                     assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], f"{board}: {text.text_content()}"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("width", [390, 1200, 1440])
+def test_in_a_browser_an_incident_and_its_links_are_seen_whole(empty: Lake, browser: Browser, width: int) -> None:
+    found = {"protocol": "cardinal", "message": "m", "severity": "warning", "arrived_at_ns": TEN, "source": "a" * 12}
+    names = {"rule": "cardinal.offsets_of_a_block_are_missing", "topic": "mainnet-of-a-long-name.blocks.receipts"}
+    write(empty, "gold.cardinal_found", found | names, found | names | {"topic": "x" * 200})
+    found |= {"rule": "wallaroo.credits_not_replenished", "protocol": "wallaroo", "connection_id": CAPTURE}
+    write(empty, "gold.wallaroo_found", found)
+    with (
+        Served(serving.application(empty)) as served,
+        browser.new_page(viewport={"width": width, "height": 900}) as page,
+    ):
+        for board in ("cardinal", "wallaroo", "overview"):
+            page.goto(f"{served.url}board/{board}")
+            page.wait_for_selector("html[data-ready]")
+            outer = page.locator("#incidents").bounding_box()
+            assert outer
+            assert page.locator("#incidents a", has_text="bytes").count() > 0
+            for seen in page.locator("#incidents td, #incidents td a").all():
+                inner = seen.bounding_box()
+                assert inner
+                assert outer["x"] <= inner["x"], seen.text_content()
+                assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], seen.text_content()
 
 
 @pytest.mark.servers

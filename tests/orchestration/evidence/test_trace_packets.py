@@ -284,6 +284,29 @@ def test_the_packets_of_several_rows_are_not_written(wire: Wire, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_rows_of_one_place_have_the_same_packets(wire: Wire, tmp_path: Path) -> None:
+    told = wire.spread()
+    found = {name: told[name] for name in ("source", "window_start", "connection_id", "capture_id", "record_number")}
+    wire.write("gold.wallaroo_found", *(found | {"rule": "wallaroo.x", "message": text} for text in "ab"))
+    out, whole = tmp_path / "out.pcap", tmp_path / "whole.pcap"
+    assert "row 2 of 2" in wire.trace("gold.wallaroo_found", "rule=wallaroo.x", out)
+    wire.trace("silver.connections", f"connection_id={told['connection_id'].hex()}", whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_bytes_that_no_packet_carried_lead_to_the_whole_connection(wire: Wire, tmp_path: Path) -> None:
+    told = wire.spread()
+    row = next(row for row in wire.of_kind("message") if row["connection_id"] == told["connection_id"])
+    beyond = {"byte_start": 2**40, "byte_end": 2**40 + 5}
+    hole = {name: row[name] for name in ("source", "window_start", "connection_id", "direction", "capture_id")} | beyond
+    hole |= {"record_number": row["record_number"], "arrived_at_ns": row["arrived_at_ns"], "rule": "capture.hole"}
+    wire.write("gold.ockam_found", hole)
+    out, whole = tmp_path / "out.pcap", tmp_path / "whole.pcap"
+    wire.trace("gold.ockam_found", "rule=capture.hole", out)
+    wire.trace("silver.connections", f"connection_id={told['connection_id'].hex()}", whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_packets_of_two_link_types_are_refused(tmp_path: Path) -> None:
     wire = Wire(tmp_path, second_link_type=RAW)
     told = wire.spread()
