@@ -100,8 +100,12 @@ The order of the two directions
 - Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.
-- Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
-  both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
+- A host's acknowledgments rise, and a retransmission says more than the first copy did. So bytes that fill a gap wait
+  for no more than those behind it. Of bytes that arrived in order, one acknowledgment that is less than those before it
+  is garbled or late, and releases nothing. Where the next two are both less than one, that one waits for no more than
+  the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which byte
+  is the first: then the bytes wait for what those before them wait for.
+- Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
   `Unordered` says that nobody knows.
 
 What a sender knew
@@ -213,7 +217,7 @@ __all__ = [
     "Unordered",
 ]
 
-SNAPSHOT_VERSION: Final = 20
+SNAPSHOT_VERSION: Final = 21
 
 
 class Flow:

@@ -13,7 +13,7 @@ from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Limits, Needs, Piece
+from wirehouse_codecs.tcp.pieces import Needs, Piece
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
 from wirehouse_codecs.tcp.side_state import SideState
 
@@ -92,7 +92,6 @@ class Side(Holes):
             self._waiting_bytes -= len(piece.data) - len(data)
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
-        self._limits = Limits.of(self._waiting)
 
     def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
         """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
@@ -135,7 +134,6 @@ class Side(Holes):
         if sum(len(piece.data) for piece in inside) < len(segment.payload):
             return False
         self._waiting = [piece for piece in self._waiting if piece not in inside]
-        self._limits = Limits.of(self._waiting)
         self._waiting_bytes -= len(segment.payload)
         self._reach = max([self.next_byte, *(piece.end for piece in self._waiting)])
         self._time_gap(place)
@@ -226,7 +224,6 @@ class Side(Holes):
             needs = Needs(acknowledgment, seen_bytes)
             side._waiting.append(Piece(start, start + len(data), data, arrived_at_ns, needs, received))
             side._waiting_bytes += len(data)
-        side._limits = Limits.of(side._waiting)
         for name, size, place in state["ignored"]:
             side.ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]

@@ -12,7 +12,7 @@ from wirehouse_codecs.tcp.apart import Judged
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Limits, Piece
+from wirehouse_codecs.tcp.pieces import Piece
 from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ class SideState:
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
-    #: What these pieces wait for.
-    _limits: Limits = field(default_factory=Limits, repr=False)
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
     #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
