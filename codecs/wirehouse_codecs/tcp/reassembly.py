@@ -96,7 +96,8 @@ The order of the two directions
   come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
   believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
-  the last that was seen may be a FIN.
+  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Of a side
+  that was not captured, nobody waits for it.
 - Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.

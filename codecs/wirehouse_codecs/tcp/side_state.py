@@ -62,6 +62,8 @@ class SideState:
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
+    #: The position behind a last byte that did not come, and is taken for a FIN.
+    _assumed_end: int = UNKNOWN
     #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
     judged: Judged | None = field(default=None, repr=False)
     _stray: int = UNKNOWN
@@ -168,6 +170,11 @@ class SideState:
         elif end == max(self._reach, self.next_byte) + 1:
             end -= 1
         return self.next_byte < end
+
+    def is_awaited(self, end: int) -> bool:
+        """As `lacks`, but of what was captured the last byte is waited for, too, until nobody expects it any more."""
+        may_come = self.packets and self.fin is None and end != self._assumed_end
+        return self.next_byte < end if may_come else self.lacks(end)
 
     @property
     def is_only_acknowledged(self) -> bool:

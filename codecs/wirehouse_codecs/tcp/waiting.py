@@ -61,7 +61,7 @@ class Waiting(Numbering):
         for piece in self._waiting:
             if piece.start != self.next_byte:
                 break
-            if piece.needs.acknowledgment != UNKNOWN and peer.lacks(peer.needed(piece.needs)):
+            if piece.needs.acknowledgment != UNKNOWN and peer.is_awaited(peer.needed(piece.needs)):
                 break
             events.append(self._deliver_piece(piece, place))
         del self._waiting[: len(events)]

@@ -421,7 +421,13 @@ def test_an_acknowledged_fin_is_no_byte() -> None:
     assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")]
     talk = Dialogue().open()
     talk.send(C, 0, b"bye")
-    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")], "a FIN that wasn't seen"
+    assert talk.send(S, 0, b"well", acknowledgment=4) == [], "a byte, or a FIN that wasn't seen"
+    one = new_flow(snapshot=talk.flow.snapshot())
+    assert plain(talk.send(C, 3, b"!")) == [("client", 3, b"!"), ("server", 0, b"well")], "a byte"
+    talk.flow = one
+    assert plain(talk.wait(10 * SECOND).send(S, 4, acknowledgment=4)) == [("server", 0, b"well")], "a FIN"
+    assert plain(talk.send(S, 4, b" done", acknowledgment=4)) == [("server", 4, b" done")], "nobody waits again"
+    assert talk.connection.client.missing_bytes == 0
     talk = Dialogue().open()
     assert talk.send(S, 0, b"well", acknowledgment=4) == talk.send(C, 3, b"", FIN | ACK) == []
     assert plain(talk.send(C, 0, b"bye")) == [("client", 0, b"bye"), ("server", 0, b"well")]
