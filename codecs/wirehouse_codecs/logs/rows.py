@@ -372,6 +372,8 @@ class FlowLog:
         self._flow = Flow(source, client, server, options)
         self._dialogue: Dialogue | None = None
         self._dialect: tuple[str | None, str | None] = (None, None)
+        #: What the dialogue was told of the connection's beginning.
+        self._late = False
         if state is not None:
             try:
                 self._restore(source, state)
@@ -394,9 +396,10 @@ class FlowLog:
         self._flow = Flow(source, client, server, self._options, snapshot=told["flow"])
         name, reason = told["dialect"]
         self._dialect = name, reason
+        connection = self._flow.connection
+        assert connection is not None
+        self._late = connection.began_before_capture
         if told["dialogue"] is not None:
-            connection = self._flow.connection
-            assert connection is not None
             self._log.client = client
             self._dialogue = self._start(self._log, connection, server, told["dialogue"])
 
@@ -528,6 +531,9 @@ class FlowLog:
             if connection is not None and (known := connection.known_now) != connection.known:
                 self.flush()
                 connection.known = known
+        if after is before and after is not None and self._late != after.began_before_capture:
+            # A SYN came late, before any bytes were read: the dialogue begins again, with the connection.
+            self._begin(after)
         for event in events:
             self._take(event)
 
@@ -569,7 +575,11 @@ class FlowLog:
             self._conclude()
         self._connection, self._packets, self._dialect = connection, 0, (None, None)
         self._log.connection_id = connection.connection_id
+        self._begin(connection)
+
+    def _begin(self, connection: Connection) -> None:
         self._log.client = self._ends[1]
+        self._late = connection.began_before_capture
         self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:

@@ -64,6 +64,8 @@ class Connection:
     is_regular: bool = False
     #: A SYN of it was captured.
     has_syn: bool = False
+    #: Both sides may have sent anything before the first packet.
+    began_before_capture: bool = field(init=False)
     #: The next connection took segments that were counted here.
     _gave: bool = False
     #: What protocols know of the sides. It may be older than the sides: see `known_now`.
@@ -72,6 +74,13 @@ class Connection:
     def __post_init__(self) -> None:
         self.client.peer, self.server.peer = self.server, self.client
         self.known = self.known_now
+        self.began_before_capture = self.opened == "middle"
+
+    def announce(self, side: Side, sequence: int) -> None:
+        """A SYN says where the bytes of `side` begin. It may come after some, before any of the connection is read."""
+        side.announce(sequence)
+        if not (side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
+            self.began_before_capture = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""
@@ -134,11 +143,6 @@ class Connection:
         return next((side for side in (self.client, self.server) if side.is_only_acknowledged), None)
 
     # What protocols ask
-
-    @property
-    def began_before_capture(self) -> bool:
-        """Both sides may have sent anything before the first packet."""
-        return self.opened == "middle"
 
     @property
     def known_now(self) -> dict[Direction, Known]:
@@ -350,6 +354,7 @@ class Connection:
             "closed": self.closed,
             "ordinal": self.ordinal,
             "has_syn": self.has_syn,
+            "began_before_capture": self.began_before_capture,
             "reset": self.reset and self.reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self.held],
             "apart": [[_segment_to_json(segment), *judged] for segment, *judged in self._apart],
@@ -376,6 +381,7 @@ class Connection:
             [Apart(_segment_from_json(segment), Fate(fate), ignored) for segment, fate, ignored in state["apart"]],
         )
         connection.has_syn = state["has_syn"]
+        connection.began_before_capture = state["began_before_capture"]
         connection.judge_regular()
         return connection
 
