@@ -372,7 +372,7 @@ class FlowLog:
         self._flow = Flow(source, client, server, options)
         self._dialogue: Dialogue | None = None
         self._dialect: tuple[str | None, str | None] = (None, None)
-        #: What the dialogue was told of the connection's beginning.
+        #: The dialogue began before the first packet: see `Connection.began_before_capture`.
         self._late = False
         if state is not None:
             try:

@@ -62,7 +62,7 @@ class SideState:
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
-    #: The position behind a last byte that did not come, and is taken for a FIN.
+    #: The position behind a last byte that did not come, and counts as a FIN.
     _assumed_end: int = UNKNOWN
     #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
     judged: Judged | None = field(default=None, repr=False)
