@@ -57,6 +57,7 @@ class CarriedConnection:
     held: list[TcpSegment]
     _apart: list[Apart]
     has_syn: bool
+    began_before_capture: bool
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ class Connection:
     is_regular: bool = False
     #: A SYN of it was captured.
     has_syn: bool = False
+    #: Both sides may have sent anything before the first packet.
+    began_before_capture: bool = field(init=False)
     #: The next connection took segments that were counted here.
     _gave: bool = False
     #: What protocols know of the sides. It may be older than the sides: see `known_now`.
@@ -91,6 +94,13 @@ class Connection:
     def __post_init__(self) -> None:
         self.client.peer, self.server.peer = self.server, self.client
         self.known = self.known_now
+        self.began_before_capture = self.opened == "middle"
+
+    def announce(self, side: Side, sequence: int) -> None:
+        """A SYN says where the bytes of `side` begin. It may come after some, before any of the connection is read."""
+        side.announce(sequence)
+        if not (side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
+            self.began_before_capture = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""
@@ -153,11 +163,6 @@ class Connection:
         return next((side for side in (self.client, self.server) if side.is_only_acknowledged), None)
 
     # What protocols ask
-
-    @property
-    def began_before_capture(self) -> bool:
-        """Both sides may have sent anything before the first packet."""
-        return self.opened == "middle"
 
     @property
     def known_now(self) -> dict[Direction, Known]:
@@ -370,7 +375,10 @@ class Connection:
     def restored(cls, state: CarriedConnection, options: TcpOptions) -> Connection:
         """The connection that was carried as `state`."""
         sides = {name: Side.restored(getattr(state, name), options) for name in ("client", "server")}
-        connection = cls(**carried_fields(CarriedConnection, state) | sides)
+        carried = carried_fields(CarriedConnection, state) | sides
+        began_before_capture = carried.pop("began_before_capture")
+        connection = cls(**carried)
+        connection.began_before_capture = began_before_capture
         connection.judge_regular()
         return connection
 

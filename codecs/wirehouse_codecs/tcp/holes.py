@@ -56,7 +56,7 @@ class Holes(Waiting):
         peer = self.peer
         if not peer.answers_wait:
             return end
-        needed = self.needed(peer._limits.at(peer.next_byte))
+        needed = self.needed(peer._waiting[0].needs)
         return min(needed, end) if self.lacks(needed) else self.next_byte
 
     def _due_end(self, place: Place) -> int:
@@ -76,13 +76,13 @@ class Holes(Waiting):
 
     def tell_answers(self, theirs: Holes, place: Place) -> list[Event]:
         """Deliver the next bytes if they need not wait for the other side any more."""
-        if not self.answers_wait or theirs.lacks(theirs.needed(self._limits.at(self.next_byte))):
+        if not self.answers_wait or theirs.is_awaited(theirs.needed(self._waiting[0].needs)):
             return []
         return self._release_answers(place)
 
     def give_up(self, theirs: Holes, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
-        needs = self._limits.at(self.next_byte)
+        needs = self._waiting[0].needs
         end = theirs.needed(needs)
         if theirs.fin is not None:
             end = min(end, theirs.fin)
@@ -93,7 +93,9 @@ class Holes(Waiting):
         if seen or (end <= theirs._acknowledged and is_believed):
             # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
             end -= ending and not seen and end == theirs._acknowledged
-            while theirs.next_byte < end and not theirs.answers_wait:
+            if not (ending or theirs.lacks(end)):
+                theirs._assumed_end = end
+            while theirs.next_byte < end != theirs._assumed_end and not theirs.answers_wait:
                 events += theirs._tell_hole(place, end, known=True)
         return events + self._release_answers(place)
 

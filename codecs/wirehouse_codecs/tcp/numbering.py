@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import is_within
-from wirehouse_codecs.tcp.pieces import Limits, Needs
+from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
     ACKNOWLEDGED_BYTES,
     SEQUENCE_MASK,
@@ -140,7 +140,6 @@ class Numbering(SideState):
         if self.fin is not None:
             self.fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
-        self._limits = Limits.of(self._waiting)
 
     def _renumber(self, ahead: int) -> None:
         """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
@@ -311,8 +310,13 @@ class Numbering(SideState):
         self._reach = max(self._reach, self.next_byte + distance(sequence, self.expected) - 1)
 
     def needs(self, acknowledgment: int) -> Needs | None:
-        """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""
-        is_near = self._other != UNKNOWN or self._opening or self.is_credible(acknowledgment)
+        """What data of the other side with this acknowledgment wait for; None if nobody sends it.
+
+        It is far from what is expected, or stands before the first byte, which is known.
+        """
+        at = self.position(acknowledgment)
+        is_before = at is not None and at < 0 and not (self.assumed or self.may_lack_beginning)
+        is_near = self._other != UNKNOWN or self._opening or (self.is_credible(acknowledgment) and not is_before)
         return Needs(acknowledgment, self._seen_bytes) if is_near else None
 
     def needed(self, needs: Needs) -> int:

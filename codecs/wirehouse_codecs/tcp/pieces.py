@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN, distance
@@ -19,9 +16,13 @@ class Needs(NamedTuple):
     seen_bytes: int = 0
 
     def is_more(self, other: Needs) -> bool:
-        """It waits for more than `other`."""
+        """Both acknowledge something, and it waits for more than `other`."""
         known, least = self.acknowledgment, other.acknowledgment
-        return known != UNKNOWN and (least == UNKNOWN or distance(known, least) > 0)
+        return UNKNOWN not in (known, least) and distance(known, least) > 0
+
+    def at_most(self, behind: Needs) -> Needs:
+        """No more than what bytes `behind` these wait for."""
+        return behind if self.is_more(behind) else self
 
 
 class Piece(NamedTuple):
@@ -35,39 +36,3 @@ class Piece(NamedTuple):
     #: The least that their sender had received of the other side, if its own acknowledgment says how much that was; -1
     #: if it doesn't.
     received: int = UNKNOWN
-
-
-@dataclass(slots=True)
-class Limits:
-    """What waits up to some positions needs no more than what is given for them; both rise."""
-
-    _each: list[tuple[int, Needs]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, pieces: Iterable[Piece]) -> Limits:
-        """Those of all that waits."""
-        limits = cls()
-        for piece in pieces:
-            limits.add(piece.start, piece.needs)
-        return limits
-
-    def at(self, start: int) -> Needs:
-        """What the bytes from `start` on wait for, the first ones: no more than those behind them."""
-        del self._each[: bisect_left(self._each, start, key=_limit_start)]
-        return self._each[0][1]
-
-    def add(self, start: int, needs: Needs) -> None:
-        """What waits up to `start` needs no more than `needs`."""
-        limits = self._each
-        at = bisect_left(limits, start, key=_limit_start)
-        if at < len(limits) and not limits[at][1].is_more(needs):
-            return
-        least = at
-        while least and not needs.is_more(limits[least - 1][1]):
-            least -= 1
-        is_same = at < len(limits) and limits[at][0] == start
-        limits[least : at + is_same] = [(start, needs)]
-
-
-def _limit_start(limit: tuple[int, Needs]) -> int:
-    return limit[0]

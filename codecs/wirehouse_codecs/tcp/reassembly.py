@@ -96,12 +96,17 @@ The order of the two directions
   come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
   believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
-  the last that was seen may be a FIN.
+  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Of a side
+  that was not captured, nobody waits for it.
 - Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.
-- Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
-  both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
+- A host's acknowledgments rise, and a retransmission says more than the first copy did. So bytes that fill a gap wait
+  for no more than those behind it. Of bytes that arrived in order, one acknowledgment that is less than those before it
+  is garbled or late, and releases nothing. Where the next two are both less than one, that one waits for no more than
+  the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which byte
+  is the first: then the bytes wait for what those before them wait for.
+- Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
   `Unordered` says that nobody knows.
 
 What a sender knew
@@ -212,7 +217,7 @@ __all__ = [
     "Unordered",
 ]
 
-CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=21)
+CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=22)
 
 
 class Flow:
@@ -459,13 +464,13 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours, theirs = connection.sides(segment.direction)
     is_near, flags = connection.numbers_held(segment), segment.flags
     if is_near and not is_answer:
-        ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+        connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK)
         if flags & ACK:
             theirs.begin_answered(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = distance(held[0].acknowledgment, segment.sequence)
         if flags & SYN:
-            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+            connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK)
         elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
@@ -514,7 +519,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
-        ours.announce(sequence)
+        connection.announce(ours, sequence)
         connection.has_syn = True
         if flags & ACK:
             theirs.begin_answered(segment.acknowledgment)

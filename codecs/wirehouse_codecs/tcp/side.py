@@ -9,7 +9,7 @@ from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Limits, Needs
+from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
 from wirehouse_codecs.tcp.side_state import CarriedSide
 
@@ -88,7 +88,6 @@ class Side(Holes):
             self._waiting_bytes -= len(piece.data) - len(data)
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
-        self._limits = Limits.of(self._waiting)
 
     def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
         """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
@@ -131,7 +130,6 @@ class Side(Holes):
         if sum(len(piece.data) for piece in inside) < len(segment.payload):
             return False
         self._waiting = [piece for piece in self._waiting if piece not in inside]
-        self._limits = Limits.of(self._waiting)
         self._waiting_bytes -= len(segment.payload)
         self._reach = max([self.next_byte, *(piece.end for piece in self._waiting)])
         self._time_gap(place)
@@ -198,6 +196,5 @@ class Side(Holes):
         """The side that was carried as `state`."""
         side = cls(**carried_fields(CarriedSide, state), options=options)
         side._waiting_bytes = sum(len(piece.data) for piece in side._waiting)
-        side._limits = Limits.of(side._waiting)
         side._recent_bytes = sum(map(len, side._recent))
         return side

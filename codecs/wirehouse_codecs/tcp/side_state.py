@@ -12,7 +12,7 @@ from wirehouse_codecs.tcp.apart import Judged
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Limits, Piece
+from wirehouse_codecs.tcp.pieces import Piece
 from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class CarriedSide:
     #: Where the FIN stands, and what it acknowledges.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
+    #: The position behind a last byte that did not come, and counts as a FIN.
+    _assumed_end: int = UNKNOWN
+    #: The sequence number after the last stray.
     _stray: int = UNKNOWN
     #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
     #: so, only an acknowledgment or the first bytes.
@@ -110,11 +113,9 @@ class SideState(CarriedSide):
     """A side as it is known: what is carried, and what follows from that."""
 
     options: TcpOptions = field(kw_only=True, repr=False)
-    #: The last segment that is ignored or repeats bytes, and the sequence number after the last stray.
+    #: The last segment that is ignored or repeats bytes.
     judged: Judged | None = field(default=None, repr=False)
     _waiting_bytes: int = 0
-    #: What these pieces wait for.
-    _limits: Limits = field(default_factory=Limits, repr=False)
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
     #: The acknowledgment that was looked at last for this.
@@ -176,6 +177,11 @@ class SideState(CarriedSide):
         elif end == max(self._reach, self.next_byte) + 1:
             end -= 1
         return self.next_byte < end
+
+    def is_awaited(self, end: int) -> bool:
+        """As `lacks`, but of what was captured the last byte is waited for, too, until nobody expects it any more."""
+        may_come = self.packets and self.fin is None and end != self._assumed_end
+        return self.next_byte < end if may_come else self.lacks(end)
 
     @property
     def is_only_acknowledged(self) -> bool:

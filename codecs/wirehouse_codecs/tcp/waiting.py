@@ -61,7 +61,7 @@ class Waiting(Numbering):
         for piece in self._waiting:
             if piece.start != self.next_byte:
                 break
-            if piece.needs.acknowledgment != UNKNOWN and peer.lacks(peer.needed(self._limits.at(piece.start))):
+            if piece.needs.acknowledgment != UNKNOWN and peer.is_awaited(peer.needed(piece.needs)):
                 break
             events.append(self._deliver_piece(piece, place))
         del self._waiting[: len(events)]
@@ -105,16 +105,18 @@ class Waiting(Numbering):
             needs = self._waiting[first - 1].needs if first else Needs()
         fresh: list[Piece] = []
         at = start
+        behind = self._waiting[last].needs if last < len(self._waiting) else Needs()
         for piece in known:
             low, high = max(start, piece.start), min(end, piece.end)
             events += self._compare(
                 low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
             )
             if at < low:
-                fresh.append(Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, received))
+                text, least = data[at - start : low - start], needs.at_most(piece.needs)
+                fresh.append(Piece(at, low, text, place.arrived_at_ns, least, received))
             at = high
         if at < end:
-            fresh.append(Piece(at, end, data[at - start :], place.arrived_at_ns, needs, received))
+            fresh.append(Piece(at, end, data[at - start :], place.arrived_at_ns, needs.at_most(behind), received))
         size = sum(len(piece.data) for piece in fresh)
         self.retransmitted_bytes += len(data) - size
         if not fresh:
@@ -124,9 +126,17 @@ class Waiting(Numbering):
         pieces = sorted(known + fresh)
         self._waiting[first:last] = pieces
         self._waiting_bytes += size
-        for piece in fresh:
-            self._limits.add(piece.start, needs)
+        self._agree(first - 2, first + len(pieces) - 2)
         return events
+
+    def _agree(self, first: int, last: int) -> None:
+        """Of the pieces from `first` to `last` none waits for more than both of the two behind it."""
+        waiting = self._waiting
+        for at in range(min(last, len(waiting) - 3), max(first, 0) - 1, -1):
+            piece, one, other = waiting[at : at + 3]
+            most = one.needs if one.needs.is_more(other.needs) else other.needs
+            if piece.needs.is_more(most):
+                waiting[at] = piece._replace(needs=most)
 
     @property
     def _holds_too_much(self) -> bool:

@@ -80,6 +80,13 @@ class Pair:
         else:
             self.account.data_connection_id = member.connection_id
 
+    def leave(self, channel: Channel) -> None:
+        """A connection that nothing was read of is none of the pair."""
+        del self.members[channel]
+        self.connections.pop(channel, None)
+        if channel is Channel.DATA:
+            self.account.data_connection_id = None
+
     def lacks(self, read: Read) -> bool:
         """Whether packets of the other channel aren't at hand, and a packet may be about these."""
         if read.layer is not Layer.DATA and not isinstance(read.packet, Cancel | Propose):
@@ -164,6 +171,7 @@ class Pairs:
         """The dialogue of a connection: one that joins a pair, or goes on from its snapshot."""
         channel = self.options.channel_at(server.port)
         if snapshot is None:
+            self._leave(channel, connection)
             late = connection.began_before_capture
             pair = self._pair_of(channel, connection, log.client, late)
             reader = Reader(self.options, channel, started_late=late)
@@ -183,6 +191,16 @@ class Pairs:
         pair = pair or self._new(late, port)
         pair.join(channel, Member(connection.connection_id, connection.first))
         return pair
+
+    def _leave(self, channel: Channel, connection: Connection) -> None:
+        """A connection begins again: a SYN came late, so it may belong to another pair."""
+        for pair in self._pairs.values():
+            member = pair.members.get(channel)
+            if member is not None and member.connection_id == connection.connection_id:
+                pair.leave(channel)
+                if not pair.members:
+                    del self._pairs[pair.number]
+                return
 
     def _new(self, late: bool, port: int | None) -> Pair:
         account = Account(self._log, self.options, Session(self.options, started_late=late))
@@ -251,7 +269,6 @@ class Half:
         for piece in pieces:
             role = self._pairs.options.role_of(piece.direction)
             for direction in () if session.state.partial else connection.uncaptured_sides:
-                self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
             silent = not session.state.partial and self._reader.is_silent(role.peer)
             if begins_late(connection, self._reader, role, piece):

@@ -113,6 +113,8 @@ class _Side:
     search: Search | None = None
     #: Bytes that arrived before may have waited for some that are missing.
     late_until_ns: int = 0
+    #: Bytes of a Write to a stream that nobody knows, which aren't reported yet.
+    unnamed: tuple[int, int] | None = None
     #: Cut bytes are reported up to here.
     reported_to: int = 0
     #: The last captured byte ends here.
@@ -206,14 +208,29 @@ class Reader:
                 if item.channel is not None:
                     reads += self._deliver(role, item, place)
                 elif self._bymux.blind and self._bymux.by_creation:
-                    end = item.byte_start + len(item.data) + self._sides[role].setup_bytes
-                    reads.append(Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM))
+                    reads += self._leave_unnamed(role, item, place, start + len(data))
             else:
                 reads.append(self._read_of(role, item, place, data[item.byte_start - before :][:1]))
                 reads += self._begin_write(role, item, place) if is_passing else []
         if self._bymux.ended_by is not None:
             self.stop(role, reads[-1].byte_end)
         return [read._replace(late=True) for read in reads] if late else reads
+
+    def _leave_unnamed(self, role: Role, content: Delivered, place: Place, received_bytes: int) -> list[Read]:
+        """Bytes of a Write to a stream that nobody knows: they are reported once the Write is over."""
+        side = self._sides[role]
+        begin = side.setup_bytes + content.byte_start
+        end = begin + len(content.data)
+        side.unnamed = (begin if side.unnamed is None else side.unnamed[0], end)
+        _, _, left, _ = self._bymux.reader(role).place
+        if left and end == received_bytes:
+            return [Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM)]
+        return self._report_unnamed(role, place)
+
+    def _report_unnamed(self, role: Role, place: Place) -> list[Read]:
+        side = self._sides[role]
+        unnamed, side.unnamed = side.unnamed, None
+        return [] if unnamed is None else [Read(role, place, Layer.BYMUX, *unnamed, None, reason=UNKNOWN_STREAM)]
 
     def _search(self, role: Role, data: bytes, place: Place) -> list[Read]:
         """Look for the next packets: those that are found, after the bytes before them."""
@@ -385,7 +402,7 @@ class Reader:
         # What comes now waited for the missing bytes: the other side may have used its credit before.
         self._bymux.blind, side.late_until_ns = True, place.arrived_at_ns
         if channel is None:
-            return []
+            return self._report_unnamed(role, place)
         carried, layer = side.channels[channel], _LAYERS[channel]
         if carried.search is not None:
             return self._passed(role, channel, carried.search.drop(), place)
@@ -399,10 +416,11 @@ class Reader:
         return [self._left_out(role, place, layer, begin, at + left, CUT_WRITE)]
 
     def give_up(self, role: Role, place: Place) -> list[Read]:
-        """The Writes in which packets were looked for."""
+        """The Writes in which packets were looked for, and what came of one to a stream that nobody knows."""
         channels = self._sides[role].channels.items()
         searches = [(name, one.search) for name, one in channels if one.search is not None]
-        return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
+        passed = [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
+        return passed + self._report_unnamed(role, place)
 
     def missed(self, direction: Direction, size: int) -> bool:
         """Bytes are missing from the capture. Returns True if packets of the direction could be read up to here."""
@@ -424,6 +442,7 @@ class Reader:
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         searches = [one.search for one in side.channels.values() if one.search is not None]
         begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
+        begun += [] if side.unnamed is None else [side.unnamed[0]]
         held = len(side.head) if side.search is None else len(side.search.state)
         return min([side.received_bytes - held - len(self._bymux.pending(role)), *begun])
 

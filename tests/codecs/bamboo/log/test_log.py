@@ -187,6 +187,17 @@ def test_windows_cut_anywhere_give_the_same_rows(made: Made, data: st.DataObject
     assert events(told(given, cuts)) == events(told(given))
 
 
+@pytest.mark.parametrize("cuts", [(), (1,), (2,), (1, 2, 3, 4)], ids=str)
+def test_bytes_that_are_captured_before_the_syn_are_the_beginning(made: Made, cuts: tuple[int, ...]) -> None:
+    given = segments(made)
+    first = next(number for number, one in enumerate(given) if one.payload)
+    moved = [given[first], *given[:first], *given[first + 1 :]]
+    moved = [segment._replace(place=one.place) for segment, one in zip(moved, given, strict=True)]
+    rows = told(moved, cuts)
+    assert packets(rows) == packets(told(given))
+    assert {row["row_kind"] for row in rows}.isdisjoint({"violation", "quarantine"})
+
+
 def test_segments_of_one_byte_give_the_same_content(made: Made) -> None:
     def content(rows: Iterable[Row]) -> list[Any]:
         names = ("direction", "byte_start", "byte_end", "channel", "proposal_id", "message", "entry")

@@ -103,6 +103,18 @@ def test_what_a_side_may_have_said_is_nobodys_violation(config: SimulatorConfig,
     assert findings(landed_packets(captured), None if options.ports else PORT, options) == []
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_what_a_side_writes_to_streams_that_the_other_created_is_named_if_that_is_missing(size: int) -> None:
+    config = SimulatorConfig(connections=1, logs=1, entries=4, ways=0)
+    (conversation,) = connections(config)
+    captured = lossy(replace(conversation, segment_bytes=size), Loss(Direction.CLIENT))
+    rows = list(inspect(landed_packets(captured), PORT, BambooOptions(streams="created")))
+    writes = [row for kind, row in rows if kind == inspection.MESSAGE and row["kind"] == "write"]
+    named = [(row["byte_start"], row["byte_end"]) for kind, row in rows if kind == inspection.QUARANTINE]
+    assert named == [(row["byte_end"] - row["amount"], row["byte_end"]) for row in writes]
+    assert sum(row["amount"] for row in writes) > 1_000
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_a_good_vector_stays_good(loss: Loss) -> None:
     random = Random(f"{loss.seed}")

@@ -42,6 +42,7 @@ from wirehouse_codecs.simulate import script as conversations
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Send
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.packets import PSH
 
 A, B = Direction.CLIENT, Direction.SERVER
 CONTROL, DATA = Endpoint("10.0.0.2", 9_000), Endpoint("10.0.0.2", 9_001)
@@ -184,6 +185,25 @@ def test_windows_cut_anywhere_give_the_same_rows(said: Said, data: st.DataObject
     kept = [packet for number, packet in enumerate(whole) if number not in lost]
     cuts = data.draw(st.sets(st.integers(1, len(kept) - 1), max_size=4))
     assert comparable(logged(kept, cuts)) == comparable(logged(kept))
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (2,), (3,), (1, 2, 3, 4)], ids=str)
+def test_a_connection_whose_syn_is_captured_late_is_still_in_its_pair(said: Said, cuts: tuple[int, ...]) -> None:
+    whole = captured(dialogue(said))
+    first = next(packet for packet in whole if port_of(packet) == CONTROL.port and packet.data[47] & PSH)
+    moved = [first, *(packet for packet in whole if packet is not first)]
+    moved = [packet._replace(ts_ns=one.ts_ns) for packet, one in zip(moved, whole, strict=True)]
+    rows, expected = logged(moved, cuts), logged(whole)
+    names = ("direction", "byte_start", "byte_end", "channel")
+    for kind in ("message", "entry", "quarantine", "violation"):
+        there, here = ([[row[name] for name in names] for row in of_kind(one, kind)] for one in (expected, rows))
+        assert sorted(map(str, here)) == sorted(map(str, there))
+    assert [row["session"]["closed"] for row in newest(rows, "session")] == ["fin"]
+
+
+def port_of(packet: CapturedPacket) -> int:
+    """The server's port, if it is the receiver."""
+    return int.from_bytes(packet.data[36:38], "big")
 
 
 def comparable(rows: list[Row]) -> list[str]:

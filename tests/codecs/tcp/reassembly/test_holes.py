@@ -421,7 +421,13 @@ def test_an_acknowledged_fin_is_no_byte() -> None:
     assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")]
     talk = Dialogue().open()
     talk.send(C, 0, b"bye")
-    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")], "a FIN that wasn't seen"
+    assert talk.send(S, 0, b"well", acknowledgment=4) == [], "a byte, or a FIN that wasn't seen"
+    one = new_flow(snapshot=talk.flow.snapshot())
+    assert plain(talk.send(C, 3, b"!")) == [("client", 3, b"!"), ("server", 0, b"well")], "a byte"
+    talk.flow = one
+    assert plain(talk.wait(10 * SECOND).send(S, 4, acknowledgment=4)) == [("server", 0, b"well")], "a FIN"
+    assert plain(talk.send(S, 4, b" done", acknowledgment=4)) == [("server", 4, b" done")], "nobody waits again"
+    assert talk.connection.client.missing_bytes == 0
     talk = Dialogue().open()
     assert talk.send(S, 0, b"well", acknowledgment=4) == talk.send(C, 3, b"", FIN | ACK) == []
     assert plain(talk.send(C, 0, b"bye")) == [("client", 0, b"bye"), ("server", 0, b"well")]
@@ -439,7 +445,8 @@ def test_nobody_waits_for_bytes_that_have_no_number_or_are_far_away() -> None:
 def test_a_garbled_acknowledgment_makes_no_hole_in_a_stream_that_goes_on() -> None:
     talk = Dialogue().open()
     assert talk.send(S, 0, b"a", acknowledgment=10_000) == []
-    assert plain(talk.send(S, 1, b"b")) == [("server", 0, b"a"), ("server", 1, b"b")], "later bytes know better"
+    assert talk.send(S, 1, b"b") == [], "one of the two is garbled"
+    assert plain(talk.send(S, 2, b"c")) == [("server", at, one) for at, one in enumerate((b"a", b"b", b"c"))]
     talk = Dialogue().open()
     assert talk.send(S, 0, b"c", acknowledgment=10_000) == []
     assert plain(talk.wait(9 * SECOND).send(C, 0, b"d")) == [("client", 0, b"d")]
@@ -473,6 +480,32 @@ def test_acknowledgments_near_what_was_seen_are_believed_alone() -> None:
     talk.send(C, 0, b"d")
     talk.send(S, 0, b"a", acknowledgment=ACKNOWLEDGED_BYTES + 1)
     assert plain(talk.wait(20 * SECOND).send(C, 1))[0] == ("client", "hole", 1, ACKNOWLEDGED_BYTES + 1)
+
+
+@pytest.mark.parametrize("low", [3, 0, -1, -1747, -(2**23)])
+def test_a_garbled_low_acknowledgment_releases_nothing_that_came_before_it(low: int) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"order")
+    for at in range(4):
+        assert talk.send(S, at, b"a", acknowledgment=9 + at) == []
+    assert talk.send(S, 4, b"b", acknowledgment=low) == []
+    talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    assert talk.send(S, 5, b"c", acknowledgment=12) == [], "two acknowledge more than it"
+    expected = [("client", 5, b"question"), *[("server", at, b"a") for at in range(4)]]
+    assert plain(talk.send(C, 5, b"question")) == [*expected, ("server", 4, b"b"), ("server", 5, b"c")]
+
+
+def test_an_acknowledgment_before_the_first_byte_is_none() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"a", acknowledgment=8) == talk.send(S, 1, b"b", acknowledgment=-1000) == []
+    assert plain(talk.send(C, 0, b"question")) == [("client", 0, b"question"), ("server", 0, b"a"), ("server", 1, b"b")]
+    assert talk.connection.server.is_late(2), "nobody knows what its sender knew"
+
+
+def test_what_is_sent_again_waits_for_no_more_than_what_came_before_it_from_behind_it() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 1, b"b", acknowledgment=0) == []
+    assert plain(talk.send(S, 0, b"a", acknowledgment=8)) == [("server", 0, b"a"), ("server", 1, b"b")]
 
 
 def test_where_both_wait_for_each_other_the_later_goes_first() -> None:
