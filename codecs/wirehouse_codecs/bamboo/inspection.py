@@ -20,6 +20,7 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL, RULE
+from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.wire import bymux_packets
 from wirehouse_codecs.bamboo.wire.channel_reader import ChannelReader
 from wirehouse_codecs.bamboo.wire.encoding import decode_setup
@@ -37,13 +38,24 @@ def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so counts as Bamboo. None: it doesn't.
 
     Nothing in it names the protocol. So each side that was seen must have a set-up and packets of bymux for the usual
-    streams, and some side packets of the control channel; and none of them breaks a rule.
+    streams, and none of them breaks a rule. Some side must have packets of the control channel, or both sides a set-up
+    that little else begins with.
     """
     control = [_control_packets(side) for side in (client, server) if side]
     seen = [count for count in control if count is not None]
-    if len(seen) < len(control) or not sum(seen):
+    if not seen or len(seen) < len(control):
         return None
-    return "set-up, then packets of bymux and of the control channel"
+    if sum(seen):
+        return "set-up, then packets of bymux and of the control channel"
+    telling = all(map(_is_telling, (client, server)))
+    return "set-up with windows, then packets of bymux, on both sides" if telling else None
+
+
+def _is_telling(data: bytes) -> bool:
+    """Whether a side begins with a set-up that isn't all zero where others have lengths of four bytes."""
+    setup = decode_setup(data)
+    found = None if setup is None else setup.packet
+    return isinstance(found, Setup) and not found.ignored_bits and found.send_window > 0 and found.receive_window > 0
 
 
 def _control_packets(data: bytes) -> int | None:

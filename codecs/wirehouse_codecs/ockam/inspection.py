@@ -20,6 +20,14 @@ from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL
 from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire import resync
+from wirehouse_codecs.ockam.wire.messages import (
+    CreatePartitionedRequest,
+    CreateRequest,
+    IndexGet,
+    IndexSave,
+    PullRequest,
+    PushRequest,
+)
 from wirehouse_codecs.ockam.wire.reader import HEARTBEAT, Reader
 from wirehouse_codecs.ockam.wire.routed import Envelope
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -27,11 +35,31 @@ from wirehouse_codecs.tcp.endpoints import Direction
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_address",)
+_REQUESTS: Final = (CreateRequest, PushRequest, PullRequest, IndexGet, IndexSave, CreatePartitionedRequest)
+#: Number of requests of the client that show the protocol, wherever in its bytes they begin.
+FEW_REQUESTS: Final = 2
 _NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so counts as one of Ockam; None = it doesn't."""
+    """Why a connection whose sides begin so counts as one of Ockam; None = it doesn't.
+
+    The client begins with a routed message. Where the connection began before the capture, it sends requests.
+    """
+    return _as_begun(client) or _as_requests(client)
+
+
+def _as_requests(client: bytes) -> str | None:
+    reader, requests = Reader(OckamOptions(), started_late=True), 0
+    for received in (*reader.receive(Direction.CLIENT, client, _NOWHERE), *reader.finish(_NOWHERE, closed=False)):
+        if received.decoded is not None and isinstance(received.decoded.message, _REQUESTS):
+            requests += 1
+            if requests == FEW_REQUESTS:
+                return "the client sends requests of the stream services"
+    return None
+
+
+def _as_begun(client: bytes) -> str | None:
     reader, at = Reader(OckamOptions()), 0
     for received in reader.receive(Direction.CLIENT, client, _NOWHERE):
         if received.routed is None and received.skip is None:

@@ -43,8 +43,13 @@ Late = Callable[[Direction], Sequence[tuple[int, int]]]
 
 def is_within(ranges: Sequence[tuple[int, int]], byte_end: int) -> bool:
     """The byte before `byte_end` is in one of these ranges, which rise."""
+    return is_partly_within(ranges, byte_end - 1, byte_end)
+
+
+def is_partly_within(ranges: Sequence[tuple[int, int]], byte_start: int, byte_end: int) -> bool:
+    """Some of these bytes are in one of the ranges, which rise."""
     at = bisect_left(ranges, (byte_end,)) - 1
-    return at >= 0 and byte_end <= ranges[at][1]
+    return at >= 0 and byte_start < ranges[at][1]
 
 
 def other(direction: Direction) -> Direction:

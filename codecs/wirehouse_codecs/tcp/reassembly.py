@@ -539,8 +539,8 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         if needs is not None:
             # Bytes may have come before, without an acknowledgment of their own in the capture.
             received = int(bool(size) and is_numbered_by_this)
-    # Forged or not: what a RST acknowledges may have been sent before it.
-    was_sent = connection.reset is not None and connection.reset.acknowledges(ours.direction, sequence)
+    # Forged or not: what a RST acknowledges, or stands behind, may have been sent before it.
+    was_sent = connection.reset is not None and connection.reset.is_after(ours.direction, sequence)
     received = UNKNOWN if was_sent else received
     had_end = ours.fin is not None
     events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)

@@ -41,11 +41,10 @@ class Reset(NamedTuple):
         """Its place, from when on its alleged sender is silent."""
         return replace(self.place, arrived_at_ns=max(self.place.arrived_at_ns, self.alive_ns))
 
-    def acknowledges(self, direction: Direction, sequence: int) -> bool:
-        """It says that its sender had received the byte `sequence` of the other side, `direction`."""
-        if direction is self.direction or self.acknowledgment is None:
-            return False
-        return 0 < distance(self.acknowledgment, sequence) < WINDOW_BYTES
+    def is_after(self, direction: Direction, sequence: int) -> bool:
+        """It says that `direction` had sent the byte `sequence`: it acknowledges the byte, or stands behind it."""
+        end = self.own if direction is self.direction else self.acknowledgment
+        return end not in (None, UNKNOWN) and 0 < distance(end, sequence) < WINDOW_BYTES
 
 
 def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +14,10 @@ from wirehouse_codecs.logs import detection, inspection, tcp_inspection
 from wirehouse_codecs.logs.inspection import Inspect, Inspected, Unseen
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.logs.tcp_inspection import Row
+from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds, instance_key, keys
-from wirehouse_codecs.wallaroo.dialects import SEED, V3, Dialect
+from wirehouse_codecs.wallaroo.dialects import SEED, V3, ByteOrder, Dialect
 from wirehouse_codecs.wallaroo.frames import VERSION_BYTES, Hello
 from wirehouse_codecs.wallaroo.log.log import starter
 from wirehouse_codecs.wallaroo.log.rows import summary_of
@@ -25,25 +26,52 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import PROTOCOL
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 from wirehouse_codecs.wallaroo.wire.dialect_detection import byte_order_of
-from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, decode
+from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, Framer, decode
+from wirehouse_codecs.wallaroo.wire.resync import FRAMES_IN_A_ROW, READINGS, RESYNC_LIMIT, resynchronise
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 _FIRST = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_id",)
+#: So many frames of the client in a row show the protocol, if the server's bytes are frames too.
+FRAMES_OF_BOTH: Final = 2
+_ORDERS: Final = get_args(ByteOrder)
 #: Sessions that wait for others which may have ended before them; of more the first to end is judged without these.
 MOST_WAITING: Final = 65_536
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Wallaroo; None = it isn't."""
+    """Why a connection whose sides begin so is taken for one of Wallaroo; None = it isn't.
+
+    The client begins with HELLO. Where the connection began before the capture, its bytes have a row of frames of a
+    connector, and those of the server, if there are any, end with frames of a worker.
+    """
+    return _as_hello(client) or next(filter(None, (_as_frames(client, server, order) for order in _ORDERS)), None)
+
+
+def _as_frames(client: bytes, server: bytes, order: ByteOrder) -> str | None:
+    spoken = tuple(dialect for dialect in READINGS if dialect.byte_order == order)
+    least = FRAMES_OF_BOTH if server else FRAMES_IN_A_ROW
+
+    def are_enough(begin: int) -> bool:
+        return len(Framer(order, RESYNC_LIMIT).receive(client[begin:])) >= least
+
+    for side, data, credible in ((Direction.CLIENT, client, are_enough), (Direction.SERVER, server, None)):
+        if data and not resynchronise(data, side, spoken, final=True, credible=credible).found:
+            return None
+    return f"frames of a connector in a row, {order} endian" if client else None
+
+
+def _as_hello(client: bytes) -> str | None:
     order = byte_order_of(client)
     if order is None:
         return None
     length, dialect = int.from_bytes(client[:LENGTH_BYTES], order), V3 if order == "big" else SEED
     body = client[LENGTH_BYTES : LENGTH_BYTES + length]
-    whole = isinstance(decode(body, dialect).frame, Hello)
-    is_hello = whole if len(body) == length else _begins_as_hello(body, length, dialect)
+    if len(body) == length:
+        is_hello = isinstance(decode(body, dialect).frame, Hello)
+    else:
+        is_hello = len(client) >= detection.HEAD_BYTES and _begins_as_hello(body, length, dialect)
     return f"the client begins with a HELLO, {order} endian" if is_hello else None
 
 

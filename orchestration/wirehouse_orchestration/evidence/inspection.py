@@ -144,7 +144,7 @@ def inspect(
             return
         for what, row in rows:
             out.write(render.json_line({"type": what} | row) + "\n")
-        for line in counts.lines(kind):
+        for line in counts.lines():
             note(f"{render.terminal(os.path.basename(path))}: {line}")
 
 
@@ -168,10 +168,10 @@ class _Counts:
         self.cut += cut
         self._longest = max(self._longest, longest)
 
-    def lines(self, kind: str) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Notes about the capture to print after its rows."""
         if not self.records:
-            yield f"the capture is empty: it has no {'packet' if kind == 'pcap' else 'record'}"
+            yield "the capture is empty: it has no records"
         if self.cut:
             yield (
                 f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
@@ -296,7 +296,7 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     # The rest is read for notes about the whole capture, which may explain the failure.
     for _ in landed:
         pass
-    notes = [*counts.lines(kind), *(finding.message for finding in (clock.reversed,) if finding)]
+    notes = [*counts.lines(), *(finding.message for finding in (clock.reversed,) if finding)]
     likely = " and ".join(f"like {name} ({why})" for name, why in found.items())
     reason = f"its connections begin {likely}" if likely else "no connection begins as one of a known protocol"
     reason = "; ".join([reason, *notes])
@@ -428,7 +428,7 @@ def _print(rows: Iterator[Inspected], unseen: Unseen, path: str, form: Format, c
         ),
         soft_wrap=True,
     )
-    for line in counts.lines("pcap" if form.landed is LANDED_PACKETS else ""):
+    for line in counts.lines():
         screen.print(Text(f"  {line}"), soft_wrap=True)
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {render.terminal(kind)}"))

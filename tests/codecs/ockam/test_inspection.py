@@ -222,3 +222,15 @@ def test_a_client_is_known_by_a_first_frame_that_is_longer_than_what_is_seen(env
     for head in (begin + large, begin + frame(encode(Routed(version, (), (), b""), envelope), envelope) + large):
         assert recognises(head[:HEAD_BYTES], b"") is not None
     assert recognises(begin + large[: envelope.length_bytes] + bytes(HEAD_BYTES), b"") is None
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+def test_requests_in_the_middle_of_a_connection_are_recognised(envelope: Envelope) -> None:
+    version = 1 if envelope is Envelope.BARE16 else None
+    one, other = (
+        frame(encode(Routed(version, local("s_1"), local("me"), encode_payload(asked)), envelope), envelope)
+        for asked in (PushRequest(1, b"x"), PullRequest(2, 0, 9))
+    )
+    for cut in range(1, len(one) + 1):
+        assert recognises(one[cut:] + one + other, b"") is not None
+    assert recognises(one[9:] + other, b"") is None

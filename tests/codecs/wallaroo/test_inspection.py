@@ -30,7 +30,7 @@ from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import parse
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, V3
-from wirehouse_codecs.wallaroo.frames import Error, Hello, VersionForm
+from wirehouse_codecs.wallaroo.frames import Ack, Error, Flag, Hello, Message, VersionForm
 from wirehouse_codecs.wallaroo.inspection import inspect, recognises
 from wirehouse_codecs.wallaroo.log.log import starter
 from wirehouse_codecs.wallaroo.log.rows import summary_of
@@ -440,6 +440,28 @@ def test_the_longest_hello_of_the_text_is_recognised_by_its_first_bytes() -> Non
     assert recognises((5000).to_bytes(4, "little") + b"H".ljust(4092, b"\xff"), b"") is None
     implemented = encode(Hello(b"0.0.1", b"c" * 5000, b"p", b"i"), DIALECTS["v3"])
     assert recognises(implemented[:4096], b"") == "the client begins with a HELLO, big endian"
+
+
+def test_a_few_bytes_are_no_beginning_of_a_long_hello() -> None:
+    long = encode(Hello(b"0.0.1", b"c" * 5000, b"p", b"i"), DIALECTS["v3"])
+    assert recognises(long[:40], b"") is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said"),
+    [("v3", Message(7, 1, None, 2, b"k", b"p" * 90)), ("v2b", Message(7, 1, Flag.KEY, None, b"k", b"p" * 90))]
+    + [("seed", Message(None, 1, 0, None, None, b"p" * 90)), ("seed_sid", Message(7, 1, 0, None, None, b"p" * 90))],
+)
+def test_frames_in_the_middle_of_a_connection_are_recognised(dialect: str, said: Message) -> None:
+    spoken = DIALECTS[dialect]
+    message = encode(said, spoken)
+    ack = encode(Ack(3, ()), spoken)
+    told = f"frames of a connector in a row, {spoken.byte_order} endian"
+    for client, server in ((message * 3, ack), (b"cut" + message * 3, ack[2:] + ack), (message * 9, b"")):
+        assert recognises(client, server) == told
+    # One frame may fit by chance, and a server that sends something else speaks something else.
+    for client, server in ((message, ack), (message * 3, b""), (message * 9, b"HTTP/1.1 200 OK"), (b"", ack * 9)):
+        assert recognises(client, server) is None
 
 
 #: Bytes of the packets of simulated connections before their payload.

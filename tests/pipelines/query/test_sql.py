@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -199,16 +199,30 @@ def _value(type_: pa.DataType) -> Any:
     return Decimal(1) if pa.types.is_decimal(type_) else 1.0 if pa.types.is_floating(type_) else 1
 
 
+#: The windows of the lake `full`, and so much memory as a statement may take there.
+WINDOWS = [str(date(2026, 1, 1) + timedelta(days=day)) for day in range(200)]
+FULL_MEMORY = "200m"
+
+
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A row in each table, whose columns have comments as in tables that jobs write; of logs one of each kind."""
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """A row of each window in each table, whose columns have comments as in tables that jobs write.
+
+    Of logs it is one of each kind. A statement has little memory.
+    """
     lake = Lake(str(tmp_path_factory.mktemp("full")), Windows("day", "2015-01-01"))
     for table in all_tables().values():
         if table.view is None:
             row = {field.name: _value(field.type) for field in arrow_types.schema(table)}
             kinds = ("violation", "quarantine", "connection", "message") if "row_kind" in row else ("",)
-            recipe_lake.write_table(lake, table.name, [row | ({"row_kind": kind} if kind else {}) for kind in kinds])
-    return lake
+            windows = [{"window_start": window} for window in (WINDOWS if "window_start" in row else WINDOWS[:1])]
+            rows = [row | one | {"row_kind": kind} for one in windows for kind in kinds]
+            # In two files.
+            for part in (rows[::2], rows[1::2]):
+                recipe_lake.write_table(lake, table.name, part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(sql.MEMORY_VARIABLE, FULL_MEMORY)
+        yield lake
 
 
 @pytest.mark.parametrize("name", fast_first(all_tables(), 2, by=_layer))
@@ -258,15 +272,19 @@ def test_the_size_of_bytes_is_counted_in_bytes(lake: Lake) -> None:
 def test_who_got_a_message_is_told_of_many_windows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of an hour that tell of the same messages."""
     name = "gold.ockam_stream_messages_history"
-    for window in range(60):
-        row = {"source": "a", "window_start": f"2026-11-{window:03}", "stream_address": "s", "deliveries": 1}
-        to = {"delivered_to": [f"c{window % 3}", "c0"]}
-        write(lake, name, *(row | to | {"index": Decimal(number)} for number in range(1_000)))
+    for begin in range(0, 200, 20):
+        rows = [
+            {"source": "a", "window_start": WINDOWS[window], "stream_address": "s", "deliveries": 1}
+            | {"delivered_to": [f"c{window % 3}", "c0"], "index": Decimal(number)}
+            for window in range(begin, begin + 20)
+            for number in range(300)
+        ]
+        write(lake, name, *rows)
     monkeypatch.setenv(sql.MEMORY_VARIABLE, "60m")
     asked = "SELECT MIN(deliveries) AS n, MIN(delivered_to) AS least, MAX(delivered_to) AS most, COUNT(*) AS rows"
     told = sql.rows(lake, f"{asked} FROM gold.ockam_stream_messages")
     whom = ["c0", "c1", "c2"]
-    assert told.to_pylist() == [{"n": 60, "least": whom, "most": whom, "rows": 1_000}]
+    assert told.to_pylist() == [{"n": 200, "least": whom, "most": whom, "rows": 300}]
 
 
 @pytest.mark.parametrize("name", all_tables())

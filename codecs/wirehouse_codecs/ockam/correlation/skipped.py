@@ -2,7 +2,7 @@
 
 The order of two connections isn't sure: an answer may be captured after the SaveIndex that followed it, or not at all.
 So what a client passed over waits until no missing bytes can explain it. Whatever comes to the client meanwhile may
-have come before.
+have come before. On the connection that brought it messages it is judged at once, unless messages were missed there.
 """
 
 from __future__ import annotations
@@ -35,3 +35,28 @@ class Skipped:
         for runs in (self.never, self.passed):
             runs.remove(first, last)
         return bool(len(self.never) or len(self.passed))
+
+
+@dataclass(slots=True)
+class Doubted:
+    """What is found about a SaveIndex on a connection where messages were missed.
+
+    An answer on another connection of the client may be captured only when it is sent again, after the SaveIndex. So
+    the findings wait for answers to pulls that were sent before it.
+    """
+
+    saved: Saved
+    #: What `save_ahead` reports; "" = nothing.
+    ahead: str
+    #: As of Skipped.
+    never: Intervals
+    passed: Intervals
+
+    def remains(self, delivered: Delivered, client_id: str | None) -> bool:
+        """Whether the client can't have known these messages when it saved."""
+        if delivered.where.connection_id == self.saved.where.connection_id:
+            return True
+        is_known = client_id is not None
+        is_own = client_id == self.saved.client_id if is_known else delivered.asker in ("", self.saved.asker)
+        asked_ns = delivered.requested_at_ns
+        return not is_own or (asked_ns is not None and asked_ns > self.saved.where.arrived_at_ns)

@@ -43,7 +43,7 @@ from wirehouse_codecs.ockam.correlation.events import (
     stream_text,
 )
 from wirehouse_codecs.ockam.correlation.reading import NOTHING, SNAPSHOT_VERSION, Reading
-from wirehouse_codecs.ockam.correlation.skipped import Skipped
+from wirehouse_codecs.ockam.correlation.skipped import Doubted, Skipped
 from wirehouse_codecs.ockam.correlation.unconfirmed import Unconfirmed
 from wirehouse_codecs.ockam.rules import RULE
 
@@ -87,6 +87,8 @@ class StreamState:
     decreased: list[Decreased] = field(default_factory=list)
     #: What clients passed over that pull and save on different connections, until nothing missing can explain it.
     skipped: list[Skipped] = field(default_factory=list)
+    #: Findings about clients that save where messages were missed, until no answer that is sent again can explain them.
+    doubted: list[Doubted] = field(default_factory=list)
 
 
 CODEC: Final = SnapshotCodec(StreamState, what="ockam stream", version=SNAPSHOT_VERSION)
@@ -148,6 +150,8 @@ class StreamFold(StreamState):
         self.connections.note(where)
         if self.skipped:
             self._judge_skipped(where.arrived_at_ns - self._reading.hole_ns)
+        if self.doubted:
+            self._judge_doubted(where.arrived_at_ns - self._reading.clocks_ns)
 
     def _found(self, rule: str, where: Where, message: str) -> Found:
         return Found(RULE[rule], where, message, self._address)
@@ -241,6 +245,8 @@ class StreamFold(StreamState):
                 self.clients.note_unnamed(place, ordered[-1][1] + 1, consumer)
         if self.skipped:
             self.skipped = [one for one in self.skipped if one.remains(delivered, consumer)]
+        if self.doubted:
+            self.doubted = [one for one in self.doubted if one.remains(delivered, consumer)]
         if consumer is not None and (client := self.clients.find(consumer, where, delivered.missed)) is not None:
             client.split = client.split or delivered.consumer is None
             client.puller = delivered.asker
@@ -271,8 +277,13 @@ class StreamFold(StreamState):
         elif position > client.covered.floor:
             # Without a delivery that is known to be its own, what came to it can't be told.
             if client.is_after(saved.where) and not (client.split or saved.lacks):
-                told += self._ahead(saved, client, position)
-                told += self._holes(saved, *self._passed_over(client, position))
+                ahead = self._ahead(saved, client, position)
+                never, passed = self._passed_over(client, position)
+                if saved.missed and (ahead or never):
+                    if len(self.doubted) < MOST_WAITING:
+                        self.doubted.append(Doubted(saved, ahead, Intervals(never), Intervals(passed)))
+                else:
+                    told += self._passes(saved, ahead, never, passed)
             elif client.saves_for(saved) and not (saved.lacks or self._is_unsure()):
                 never, passed = self._passed_over(client, position)
                 if never or passed:
@@ -283,13 +294,19 @@ class StreamFold(StreamState):
         client.move(saved.index, position)
         return told
 
-    def _ahead(self, saved: Saved, client: StreamClient, position: int) -> list[Told]:
+    def _ahead(self, saved: Saved, client: StreamClient, position: int) -> str:
+        """What `save_ahead` reports; "" = nothing."""
         assert client.last is not None
         expected = max(client.last + 1, client.covered.floor)
         if position <= expected:
-            return []
-        shown = f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
-        return [self._found("save_ahead", saved.where, shown)]
+            return ""
+        return f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
+
+    def _passes(self, saved: Saved, ahead: str, never: Sequence[Run], passed: Sequence[Run]) -> Iterator[Told]:
+        """What a client passed over on the connection that brought it messages."""
+        if ahead:
+            yield self._found("save_ahead", saved.where, ahead)
+        yield from self._holes(saved, never, passed)
 
     def _passed_over(self, client: StreamClient, position: int) -> tuple[list[Run], list[Run]]:
         """What a client never got before `position`: what no response to it went through, and what one left out."""
@@ -316,6 +333,14 @@ class StreamFold(StreamState):
                     messages_in(runs),
                     tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
                 )
+
+    def _judge_doubted(self, until_ns: int) -> None:
+        """No answer that is sent again can explain any more what was found until then."""
+        due = [one for one in self.doubted if one.saved.where.arrived_at_ns <= until_ns]
+        if due:
+            self.doubted = [one for one in self.doubted if one.saved.where.arrived_at_ns > until_ns]
+            for one in due:
+                self._judged += self._passes(one.saved, one.ahead, list(one.never), list(one.passed))
 
     def _is_unsure(self) -> bool:
         """Nothing can be known by the order of several connections."""
@@ -438,6 +463,7 @@ class StreamFold(StreamState):
         if self.connections.alive:
             return NOTHING
         self._judge_skipped(_LATER)
+        self._judge_doubted(_LATER)
         return self._decreases(_LATER)
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
@@ -458,6 +484,7 @@ class StreamFold(StreamState):
         told += [self._found("index_never_confirmed", *one) for one in never]
         told += self._decreases(self.connections.last_at_ns - clocks_ns)
         self._judge_skipped(self.connections.settled_ns)
+        self._judge_doubted(self.connections.last_at_ns - clocks_ns)
         told += self._judged
         self._judged = []
         told += self._rows()

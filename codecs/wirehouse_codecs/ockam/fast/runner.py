@@ -28,7 +28,7 @@ from wirehouse_codecs.ockam.wire import resync as starts
 from wirehouse_codecs.ockam.wire.bare import Malformed
 from wirehouse_codecs.ockam.wire.reader import Reader
 from wirehouse_codecs.ockam.wire.routed import Envelope
-from wirehouse_codecs.tcp.endpoints import Direction, is_within
+from wirehouse_codecs.tcp.endpoints import Direction, is_partly_within
 from wirehouse_codecs.tcp.framing import SIDES, CutFrames, Feed, Unfinished
 from wirehouse_codecs.tcp.reassembly import Data
 
@@ -209,8 +209,15 @@ class _Frames(CutFrames):
         found = self._knows_frame(coverage)
         client = SIDES.index(Direction.CLIENT)
         if late := coverage.late(Direction.CLIENT):
+            begin = coverage.taken[Direction.CLIENT]
+            sides, ends = self.positions.sides, self.positions.ends
+            of_client = ends[sides == client] + self.shifts[client]
             for number in np.flatnonzero(self._owners == client).tolist():
-                found[number] |= is_within(late, int(self._ends[number] + self.shifts[client]))
+                # From the begin of the first frame that ends in the piece.
+                end = int(self._ends[number] + self.shifts[client])
+                found[number] |= is_partly_within(late, begin, end)
+                ended = int(np.searchsorted(of_client, end, side="right"))
+                begin = int(of_client[ended - 1]) if ended else begin
         unasked_end, found_at = coverage.unasked
         if unasked_end:
             for number in np.flatnonzero(self._owners == client).tolist():

@@ -9,7 +9,8 @@ A session may only find what no missing message could disprove. This module keep
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
 
-- When late bytes were sent isn't known: they were sent again, or waited behind such (`late`).
+- When late bytes were sent isn't known: they were sent again, or waited behind such (`late`). Nor is it of a frame that
+  has such bytes: the rest of it may have been sent again with them.
 
 Each frame goes through `take` first, which returns what its sender knew, and then through `find_frame` or
 `take_undecodable`.
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.wire.reader import Received
-from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived, is_within, other
+from wirehouse_codecs.tcp.endpoints import Direction, Late, PeerReceived, is_partly_within, other
 
 
 class Sender(NamedTuple):
@@ -39,7 +40,7 @@ class Sender(NamedTuple):
     is_early: bool
     #: Whether the answer to a request may have come before it, and answered nothing then.
     may_be_answered: bool
-    #: Whether the time when it was sent is unknown: its bytes, or some before them, came late.
+    #: Whether the time when it was sent is unknown: some of its bytes, or some before them, came late.
     is_late: bool = False
 
 
@@ -118,7 +119,7 @@ class Coverage:
         if may_be_answered and is_fresh:
             may_be_answered = self.peer_received(direction, end) < self.unasked_end
         self.taken[direction] = end
-        is_late = is_within(self.late(direction), end)
+        is_late = is_partly_within(self.late(direction), received.byte_start, end)
         return Sender(is_fresh, is_fresh and is_behind, knows_frame, is_early, may_be_answered, is_late)
 
     def find_frame(self, received: Received, sender: Sender) -> bool:

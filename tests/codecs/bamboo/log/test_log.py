@@ -591,6 +591,16 @@ def test_connections_are_recognised(path: Path) -> None:
     assert recognises(client[:100], b"")
 
 
+def test_without_control_packets_the_set_ups_of_both_sides_tell() -> None:
+    pings = bymux_packets.encode(Packet(Type.PING)) + bymux_packets.encode(Packet(Type.CLOSE))
+    begun, unwilling = (encode(Setup(False, False, window, 9)) for window in (400, 0))
+    assert recognises(begun + pings, begun + pings)
+    assert recognises(begun + pings, b"") is None
+    assert recognises(begun + pings, begun) is None
+    # It may also be a length of four bytes.
+    assert recognises(begun + pings, unwilling + pings) is None
+
+
 @pytest.mark.parametrize(
     "head", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(40), b"\0\0\0\x10" + b"HELLO" * 20, b"\xff" * 50]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -411,6 +412,33 @@ def test_a_lower_index_is_found_unless_an_answer_shows_two_clocks_soon(*, cuts: 
     assert found(early=False) == ["index_decreases"]
     assert found() == found(after_ns=CLOCKS_NS - 1) == []
     assert found(after_ns=CLOCKS_NS) == found(closed=True) == ["index_decreases"]
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_where_messages_were_missed_a_client_may_know_answers_of_its_other_connections(*, cuts: bool) -> None:
+    def found(*, after_ns: int = 9, connection: str = "d", client: str = "me", asked_ns: int | None = 0) -> list[str]:
+        talk = Talk()
+        events: list[Event] = [Stored(talk.where("p"), index, None) for index in range(5)]
+        talk.pull(0, 0, 1).save(1).pull(1, 1, 2).save(5)
+        events += [replace(one, missed=1) for one in talk.steps if isinstance(one, Delivered | Saved)]
+        fold, told = Fold(KEY), list[Told]()
+        saved_ns, talk.now_ns = talk.now_ns, talk.now_ns + after_ns - 1
+        asked_ns = None if asked_ns is None else saved_ns + asked_ns
+        events.append(Delivered(talk.where(connection), 3, ((3, 4),), client, requested_at_ns=asked_ns))
+        talk.now_ns += CLOCKS_NS
+        events.append(Delivered(talk.where("e"), 0, (), None))
+        for event in events:
+            told += fold.take(event)
+            if cuts:
+                told += fold.end_window()
+                fold = Fold(KEY, snapshot=fold.snapshot())
+        told += fold.end_window()
+        assert len(of(Hole, told)) == len(of(Found, told)) / 2
+        return [one.rule.name for one in of(Found, told)]
+
+    assert found() == found(asked_ns=None) == []
+    both = ["save_ahead", "consumer_hole"]
+    assert found(asked_ns=1) == found(connection="c") == found(client="you") == found(after_ns=CLOCKS_NS + 1) == both
 
 
 def test_a_push_that_came_late_may_have_been_sent_before_all_that_was_said() -> None:

@@ -316,6 +316,17 @@ def test_bytes_that_a_reset_acknowledges_before_they_come_may_have_been_sent_bef
     assert client.is_late(6) is late
 
 
+@pytest.mark.parametrize(("stands_at", "late"), [(0, False), (3, True), (6, True)])
+def test_bytes_before_a_reset_of_their_side_may_have_been_sent_before(stands_at: int, late: bool) -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"answer")
+    # What its side acknowledged was not captured, so it closes nothing yet.
+    talk.send(C, stands_at, flags=RST | ACK, acknowledgment=9)
+    talk.send(C, 0, b"abcdef", acknowledgment=6)
+    client = new_flow(snapshot=talk.flow.snapshot()).connection.client  # type: ignore[union-attr]
+    assert client.is_late(6) is late
+
+
 def test_bytes_before_a_segment_without_any_were_sent_before() -> None:
     """The segment was sent behind them, by someone who didn't know the answer yet. Nobody captured them then."""
     talk = Dialogue().open()
