@@ -116,7 +116,7 @@ class NotifyAck:
 
     @property
     def accepted(self) -> bool:
-        """The stream may be used."""
+        """Whether the stream may be used."""
         return self.success != 0
 
 
@@ -135,7 +135,7 @@ class Message:
     payload: bytes | None = b""
 
     def has(self, flag: Flag) -> bool:
-        """The flag is set; never in v3, which has none."""
+        """Whether the flag is set; never in v3, which has none."""
         return bool((self.flags or 0) & flag)
 
 

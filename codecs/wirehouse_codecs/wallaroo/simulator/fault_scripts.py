@@ -1,7 +1,7 @@
-"""What happens on a connection that breaks a rule: a script for each fault, which its docstring describes.
+"""Connections that break a rule: a script for each fault, which its docstring describes.
 
-A `Script` is the dialogue of one connector with its worker. The functions below write it. Which rule each of them
-breaks, and in which dialects, stands in faults.py.
+A `Script` is the dialogue of one connector with its worker. The functions below write it. faults.py has the rule
+that each of them breaks, and the dialects.
 """
 
 from __future__ import annotations

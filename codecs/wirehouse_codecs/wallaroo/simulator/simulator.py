@@ -40,11 +40,11 @@ __all__ = [
     "write_pcap",
 ]
 
-#: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
+#: The functions that write simulated traffic, by the end of the name: a file, or a folder with the bytes of each side.
 RECORDS: Final = "packets"
 WRITERS: Final = pcap_writer.WRITERS | {".streams": write_streams}
 
-#: So that a message, an OK and an ACK are below the limit on frames.
+#: Bounds that keep a message, an OK and an ACK below the limit on frames.
 MOST_PAYLOAD_BYTES = 10_000
 MOST_STREAMS = 256
 
@@ -72,7 +72,7 @@ class SimulatorConfig:
     interval_ms: int = 20
     #: Credits of an OK, and those that the worker tops up to ...
     credits: int = 500
-    #: ... when a frame finds no more than so many.
+    #: ... when a frame finds no more than this number.
     refill_at: int = 250
     #: Between checkpoints: messages are acked at these.
     checkpoint_ms: int = 200
