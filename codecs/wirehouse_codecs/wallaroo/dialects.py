@@ -27,7 +27,7 @@ from wirehouse_codecs.wallaroo.frames import (
     WorkersLeft,
 )
 
-#: What a point of reference of v3 says when nothing was seen yet (from January 2020 on); as a message id it resets the
+#: The point of reference of v3 for "nothing was seen yet" (from January 2020 on); as a message id it resets the
 #: duplicate check. See `Dialect.nothing_seen`.
 NOTHING_SEEN: Final = (1 << 64) - 1
 IMPLEMENTED_LIMIT: Final = 16_384
@@ -37,7 +37,7 @@ ByteOrder = Literal["little", "big"]
 
 
 class Form(StrEnum):
-    """How a field is written."""
+    """The form of a field on the wire."""
 
     U8 = "u8"
     U16 = "u16"
@@ -81,7 +81,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one version of the protocol writes its frames."""
+    """One version of the protocol, by the way in which it writes its frames."""
 
     name: str
     byte_order: ByteOrder

@@ -21,7 +21,7 @@ class Flag(IntFlag):
 
 
 class VersionForm(Enum):
-    """How the version of a HELLO is written. The text leaves it open; the implementations have a short string."""
+    """The form of the version in a HELLO. The text leaves it open; the implementations have a short string."""
 
     GUID16 = "guid16"
     SHORT = "short"
@@ -179,7 +179,7 @@ class WorkersLeft:
 
 
 Frame = Hello | Ok | Error | Notify | NotifyAck | Message | Ack | Nack | Restart | EosMessage | WorkersLeft
-#: What frames are called in tables, and their class.
+#: The class of each frame, by its name in tables.
 KINDS: Mapping[str, type[Frame]] = MappingProxyType(
     {
         "HELLO": Hello,

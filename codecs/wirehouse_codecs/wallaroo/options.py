@@ -42,7 +42,7 @@ class WallarooOptions(OptionTable):
     ack_timeout_s: int | float = 10
     #: Maximum time that a side may leave a connection open after an ERROR, or go on after a violation, in seconds.
     close_timeout_s: int | float = 5
-    #: How a HELLO of the specification's text writes its version, or `auto`: as it fits.
+    #: The form in which a HELLO of the specification's text writes its version, or `auto`: the one that fits.
     seed_version: str = AUTO
 
     @property
@@ -52,7 +52,7 @@ class WallarooOptions(OptionTable):
 
     @property
     def version_form(self) -> VersionForm | None:
-        """How a HELLO of the text writes its version; None = as it fits."""
+        """The form of the version in a HELLO of the text; None = the one that fits."""
         return None if self.seed_version == AUTO else VersionForm(self.seed_version)
 
     @property

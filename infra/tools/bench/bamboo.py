@@ -171,7 +171,7 @@ def _decode(runs: Sequence[list[Data]]) -> None:
 
 
 def _lzfoo() -> str:
-    """How much smaller LZFoo makes payloads, and the MB/s of payload that it inflates on one core."""
+    """The factor by which LZFoo makes payloads smaller, and the MB/s of payload that it inflates on one core."""
     pieces = [written.payload or b"" for written in entries(_config(_CHECKED, START_MS))]
     deflater = Deflater(_WINDOW_BYTES)
     packed = [deflater.compress(piece) for piece in pieces]

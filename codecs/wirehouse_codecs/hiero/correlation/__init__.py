@@ -1,4 +1,4 @@
-"""What only several calls of a service show together: findings, decisions, catch-ups, races, and whether blocks chain.
+"""The fold of a service: findings, decisions, catch-ups, races and chains that only several calls show together.
 
 It may import log and what is below it.
 """

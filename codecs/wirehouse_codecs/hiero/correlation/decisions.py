@@ -1,4 +1,4 @@
-"""What a node decides about the headers that publishers offer.
+"""Decisions of a node about the headers that publishers offer.
 
 A header that is offered is a Decision until the node answers it or its call ends:
 

@@ -72,7 +72,7 @@ class Event:
 
     @property
     def at_ns(self) -> int:
-        """When it arrived."""
+        """Time of its arrival."""
         return self.where.arrived_at_ns
 
     @property

@@ -175,7 +175,7 @@ class Known:
         return node.early_ns is None or abs(at_ns - node.early_ns) > CLOCKS_NS
 
     def _crossed_ns(self, node: Node, at_ns: int) -> int:
-        """How much earlier than `at_ns` another connection's message may be captured that came after one of `at_ns`."""
+        """Maximum time by which another connection's message may be captured too early, before one of `at_ns`."""
         return self._options.in_flight_ns if self._ordered(node, at_ns) else CLOCKS_NS
 
     def _asking_node(self, call: Call) -> Node | None:
@@ -284,7 +284,7 @@ class Known:
                 self._outcomes += [block_row(old, forgotten)] if forgotten.changed else []
         return block
 
-    # What is awaited
+    # Awaited messages and calls
 
     def _await(self, pending: Pending) -> None:
         if self._awaited.add(pending):

@@ -213,7 +213,7 @@ class Fold:
         kind = json.loads(key)[0]
         self._codec, self._kind = _CODECS[kind], _FOLDS[kind]
         self._sessions = self._kind()
-        #: When the last session ended.
+        #: Time at which the last session ended.
         self.last_ns: int | None = None
         if state is not None:
             self.last_ns, self._sessions = self._codec.read(state)

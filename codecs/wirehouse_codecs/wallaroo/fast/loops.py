@@ -162,7 +162,7 @@ def put_part(numbers: Array, part: int, row: int, at: int, size: int) -> None:
 
 @compiled
 def read_flagged(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """Read a MESSAGE with flags, as it was implemented."""
+    """Read a MESSAGE with flags, as it was implemented; False as in `read_plain`."""
     if end - at < 9:
         return False
     stream, flags = at, wide(data[at + 8])
@@ -203,7 +203,7 @@ def read_flagged(data: Array, at: int, end: int, row: int, words: Array, numbers
 def read_text(
     data: Array, at: int, end: int, layout: int, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """Read a MESSAGE of the text; a boundary ends with its id, whatever else is flagged."""
+    """Read a MESSAGE of the text; False as in `read_plain`. A boundary ends with its id, whatever its other flags."""
     stream = at
     at += 8 if layout == TEXT_WITH_STREAM else 0
     if end - at < 10:
@@ -233,7 +233,7 @@ def read_text(
 
 @compiled
 def read_ack(data: Array, at: int, end: int, little: bool, row: int, numbers: Array) -> bool:
-    """Read an ACK: its pairs are counted, or fill the frame."""
+    """Read an ACK, whose pairs are counted or fill the frame; False as in `read_plain`."""
     head = 4 if little else 8
     pairs = end - at - head
     if pairs < 0 or pairs % PAIR_BYTES or (not little and half_at(data, at + 4, little) * PAIR_BYTES != pairs):
@@ -247,7 +247,7 @@ def read_ack(data: Array, at: int, end: int, little: bool, row: int, numbers: Ar
 def read_notify(
     data: Array, at: int, end: int, little: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """Read a NOTIFY: stream id, name, point of reference."""
+    """Read a NOTIFY: stream id, name, point of reference; False as in `read_plain`."""
     if end - at < 18:
         return False
     size = short_at(data, at + 8, little)

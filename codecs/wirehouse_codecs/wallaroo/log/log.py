@@ -213,7 +213,7 @@ class Conversation:
         client = self._connection.client
         received = client.received_at_end(self._connection.server)
         if received is None:
-            # It closed by a RST, or not at all: its last bytes show how much its host had received.
+            # The client closed by a RST, or not at all: its last bytes show how much its host had received.
             received = client.peer_received(client.next_byte)
         for found in session.end(end, closed.place, received, closed.side):
             self._find(found, closed.place)

@@ -1,4 +1,4 @@
-"""What a session remembers, and carries from window to window.
+"""The memory of a session, which is carried from window to window.
 
 `Memory` holds the state of the connection, the values of HELLO and OK, the balance of credits, the streams
 (streams.py), and which bytes the capture lacks. It judges nothing: the modules beside it do (handshake, errors,
@@ -34,7 +34,7 @@ class Memory:
     """The memory of one session."""
 
     dialect: Dialect
-    # What the capture lacks
+    # Missing parts of the capture
     #: Whether frames from before the capture are missing; the sides of which bytes are. What is unknown may be legal.
     late: bool = False
     lacks: set[Direction] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Memory:
     unordered: bool = False
     #: Time from which on this holds, if it doesn't hold for all frames to come.
     doubt_ns: int | None = None
-    # Where the connection stands
+    # The state of the connection
     state: State = State.CONNECTED
     ended: End | None = None
     #: Whether the connector reset the connection.

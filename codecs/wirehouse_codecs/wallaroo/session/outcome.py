@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a side sends: a frame of the tables, or bytes that are none."""
+    """The kind of a frame, or of bytes that are none."""
 
     HELLO = "HELLO"
     OK = "OK"
@@ -92,7 +92,7 @@ class Outcome:
 
     received: Received
     kind: Kind
-    #: In the order of the checks. A rule about an earlier frame that is known only now is among them.
+    #: Findings in the order of the checks, also those about earlier frames that are known only now.
     findings: tuple[Found, ...]
     #: The reason for which the worker ignores it; None = it doesn't.
     ignored: str | None

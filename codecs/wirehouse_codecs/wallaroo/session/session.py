@@ -193,7 +193,7 @@ class Session:
         memory = self.memory
         if memory.ended is not None:
             raise ValueError("the connection has ended")
-        # Where the capture just ends, what never came may have come later, and so may the end of the connection.
+        # If the capture just ends, a missing answer may have come later, and so may the end of the connection.
         found = [] if how is End.CAPTURE_END else list(self.advance(place.arrived_at_ns))
         memory.ended, memory.left = how, how is End.RESET and by is Direction.CLIENT
         memory.last_ns = place.arrived_at_ns if memory.last_ns is None else max(memory.last_ns, place.arrived_at_ns)

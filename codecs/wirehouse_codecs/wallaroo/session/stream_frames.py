@@ -317,7 +317,7 @@ def take_nack(memory: Memory, judgement: Judgement, nack: Nack) -> None:
     stream.ask(nack.point_of_ref, judgement.where.byte_end)
 
 
-# What they share
+# Shared by several frames
 
 
 def _known(memory: Memory, judgement: Judgement, stream_id: int) -> Stream | None:

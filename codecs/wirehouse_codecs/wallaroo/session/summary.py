@@ -65,7 +65,7 @@ def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSumma
         version=memory.version,
         cookie_empty=memory.cookie_empty,
         cookie_digest=memory.cookie_digest,
-        # Where the answer to a HELLO was not captured it is unknown.
+        # If the answer to a HELLO was not captured, it is unknown.
         accepted=memory.accepted and (memory.initial_credits is not None or memory.version is None),
         failed=broken or (not memory.accepted and not memory.may_miss(Direction.SERVER)),
         lacks=memory.may_miss(Direction.CLIENT) or not known or memory.ended is End.CAPTURE_END,

@@ -36,7 +36,7 @@ from wirehouse_codecs.wallaroo.session.stream_frames import (
 
 
 class Step(NamedTuple):
-    """What a frame does: an effect, the state after it, and the rule that the frame breaks."""
+    """A step of the machine: an effect, the state after it, and the rule that the frame breaks."""
 
     effect: Callable[[Memory, Judgement, Any], None]
     state: State

@@ -87,7 +87,7 @@ class Script(Talk):
         self.worker(Nack(10, stream_id_of(name), reference))
 
     def give_up(self) -> None:
-        """What a worker does after a violation: ERROR, and the end."""
+        """The worker's answer to a violation: ERROR, and the end."""
         self.worker(Error(b"Protocol violation"))
         self.close(Direction.SERVER)
 

@@ -56,7 +56,7 @@ class _Affected(SourceConnector):
 
 
 class _WithoutCredit(_Affected):
-    """Its worker falls silent. It spends its credits, waits, and gives up."""
+    """A connector whose worker falls silent: it spends its credits, waits, and gives up."""
 
     _silent = False
 
@@ -91,7 +91,7 @@ class _WithoutCredit(_Affected):
 
 
 class _Resumed(_Affected):
-    """It loses its connection, and its worker has it go on after messages that it never sent."""
+    """A connector that loses its connection, and whose worker has it go on after messages that it never sent."""
 
     def __init__(self, config: SimulatorConfig, number: int, contents: Contents, random: Random) -> None:
         super().__init__(config, number, contents, random)
@@ -129,7 +129,7 @@ class _Uncaptured(_Affected):
 
 
 class _OnAnotherPort(_Affected):
-    """Its worker is at another port than workers are known to be at."""
+    """A connector whose worker is at another port than workers are known to be at."""
 
     def __init__(self, config: SimulatorConfig, number: int, contents: Contents, random: Random) -> None:
         super().__init__(config, number, contents, random)

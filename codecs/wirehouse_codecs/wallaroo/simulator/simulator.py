@@ -51,7 +51,7 @@ MOST_STREAMS = 256
 
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
-    """What to simulate. The same configuration gives the same packets.
+    """The traffic to simulate. The same configuration gives the same packets.
 
     Sinks have one stream, and neither streams, credits nor resets of their own.
     """
@@ -78,9 +78,9 @@ class SimulatorConfig:
     checkpoint_ms: int = 200
     #: Share of bursts after which the worker resets: a stream by NACK in the text, else all by RESTART.
     reset_share: float = 0.0
-    #: How often each connector loses its connection.
+    #: Number of times that each connector loses its connection.
     reconnects: int = 0
-    #: How often each connector ends a stream and opens it again.
+    #: Number of times that each connector ends a stream and opens it again.
     reopens: int = 0
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more connector breaks; see FAULTS.

@@ -300,7 +300,7 @@ _PLAIN_WORDS: Final = frozenset(
 class Framed(NamedTuple):
     """A frame cut from the stream of one direction, or why none can be cut any more."""
 
-    #: Where its length begins, in bytes from the start of the stream.
+    #: Position of its length, in bytes from the start of the stream.
     byte_start: int
     byte_end: int
     #: Tag and fields; with a rule, the length that breaks it.
@@ -322,7 +322,7 @@ class Framer:
     byte_order: ByteOrder
     #: Maximum length of a frame, in bytes.
     limit: int
-    #: Where the unfinished frame begins in the stream, or the next one.
+    #: Position of the unfinished frame in the stream, or of the next one.
     byte_start: int = 0
     _buffer: bytearray = field(default_factory=bytearray)
     #: Number of bytes that are still to come of a frame with a hole in it.

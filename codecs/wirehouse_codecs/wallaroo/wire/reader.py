@@ -360,7 +360,7 @@ class Reader(HeldFrames):
         self.heads[direction], self.pieces[direction] = bytearray(), []
         self.at[direction], self.passed[direction], self._looked[direction] = at, 0, ((), 0)
 
-    # What waits for a start of the other side
+    # The wait for a start of the other side
 
     def _end(self, direction: Direction) -> int:
         """Number of bytes received of a stream without a framer."""
@@ -443,7 +443,7 @@ def _begin(options: WallarooOptions, started_late: bool) -> ReaderState:
 
 
 def _no_stream(_stream_id: int) -> bool:
-    """No stream is known."""
+    """Whether a stream is known: none is."""
     return False
 
 

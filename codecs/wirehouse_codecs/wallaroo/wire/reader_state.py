@@ -1,4 +1,4 @@
-"""What the reader of a connection gives, and what it carries from window to window.
+"""Results of the reader of a connection, and its state, which is carried from window to window.
 
 `Received` is a frame, or bytes that are none. `ReaderState` has the frames that wait for the dialect (held_frames.py),
 and the bytes in which a start is looked for (reader.py). The names of its fields and of the classes in it are part of
@@ -21,7 +21,7 @@ SIDES: Final = tuple(Direction)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What one side sent: a frame, or bytes that are none, with its place and its bytes in the stream."""
+    """A frame that one side sent, or bytes that are none, with the place and the position in the stream."""
 
     direction: Direction
     place: Place
@@ -67,7 +67,7 @@ class Rest(NamedTuple):
 
 @dataclass
 class ReaderState:
-    """What a Reader carries from window to window."""
+    """The carried state of a Reader."""
 
     detection: Detection | None = None
     order: ByteOrder | None = None

@@ -50,7 +50,7 @@ FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
 
 
 class Start(NamedTuple):
-    """Where frames begin: `offset` bytes come before. Not `found`: these can be given up, and more data is needed."""
+    """The start of frames: `offset` bytes come before. Not `found`: these can be given up, and more data is needed."""
 
     offset: int
     found: bool
@@ -104,7 +104,7 @@ _SIZES: Mapping[Form, tuple[int, int]] = {
     Form.COUNTED: (_COUNTED, 4),
     Form.TO_END: (_TO_END, 0),
 }
-#: How HELLO of the text may write its version: 16 bytes, a short string, u16, u32, u64.
+#: Forms of the version in a HELLO of the text: 16 bytes, a short string, u16, u32, u64.
 _VERSIONS: Final = ((_FIXED, 16), (_PREFIXED, 2), (_FIXED, 2), (_FIXED, 4), (_FIXED, 8))
 
 
