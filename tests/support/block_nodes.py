@@ -10,7 +10,7 @@ from typing import Any
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.rows import Found, Told
+from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import Conversation
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -139,7 +139,7 @@ class World:
         """The rules that the log says to be broken."""
         return [row["finding"]["rule"].removeprefix("hiero.") for row in self.of(VIOLATION)]
 
-    def told(self, ends: Sequence[int] = (), until_ms: float = 0) -> list[Told]:
+    def told(self, ends: Sequence[int] = (), until_ms: float = 0) -> list[Outcome]:
         """What calls say together, through windows that end at `ends`; after `until_ms` of silence."""
         rows = sorted((row for row in self.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
         fold, told = Fold(self.options), []

@@ -13,7 +13,7 @@ from tests.support.landed import landed_packets
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import SILENT_NS
-from wirehouse_codecs.hiero.correlation.rows import Found, Told
+from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -30,7 +30,7 @@ class Judged:
     """What the log, and all calls together, say of a capture."""
 
     rows: dict[str, list[Row]]
-    told: list[Told]
+    told: list[Outcome]
     #: When a rule was found first.
     found_ns: dict[str, int]
 
@@ -42,7 +42,7 @@ class Judged:
     def messages(self, kind: str) -> list[Row]:
         return [row | row["message"] for row in self.rows[MESSAGE] if row["message"]["kind"] == kind]
 
-    def of(self, kind: type[Told]) -> list[Any]:
+    def of(self, kind: type[Outcome]) -> list[Any]:
         """The rows that were told last of each."""
         return [one for one in self.told if isinstance(one, kind)]
 
@@ -62,12 +62,12 @@ def judge_log(log: Iterable[Row], options: HieroOptions) -> Judged:
     for row in log:
         rows[row["row_kind"]].append(row)
     fold = Fold(options)
-    told: list[tuple[int, Told]] = []
+    told: list[tuple[int, Outcome]] = []
     at_ns = 0
     for row in sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in rows[kind]), key=order_of):
         event = event_of(row)
         # What is open when the capture ends is not over.
-        if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
+        if event is not None and event.fields.get("how") != grpc.How.CAPTURE_END:
             at_ns = event.at_ns
             told += [(at_ns, one) for one in fold.take(event)]
     # Nothing is held back any more.

@@ -16,7 +16,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import SILENT_NS
-from wirehouse_codecs.hiero.correlation.rows import Found, Told
+from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.files import of_blocks, of_entries
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA, SKIP
@@ -125,7 +125,7 @@ def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterat
     yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
 
 
-def _found(outcomes: Iterable[Told]) -> Iterator[Inspected]:
+def _found(outcomes: Iterable[Outcome]) -> Iterator[Inspected]:
     for found in outcomes:
         if isinstance(found, Found):
             place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}

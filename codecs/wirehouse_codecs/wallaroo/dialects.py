@@ -27,7 +27,7 @@ from wirehouse_codecs.wallaroo.frames import (
     WorkersLeft,
 )
 
-#: What a point of reference of v3 says when nothing was seen yet (from January 2020 on); as a message id it resets the
+#: The point of reference of v3 for "nothing was seen yet" (from January 2020 on); as a message id it resets the
 #: duplicate check. See `Dialect.nothing_seen`.
 NOTHING_SEEN: Final = (1 << 64) - 1
 IMPLEMENTED_LIMIT: Final = 16_384
@@ -37,7 +37,7 @@ ByteOrder = Literal["little", "big"]
 
 
 class Form(StrEnum):
-    """How a field is written."""
+    """The form of a field on the wire."""
 
     U8 = "u8"
     U16 = "u16"
@@ -46,13 +46,13 @@ class Form(StrEnum):
     I64 = "i64"
     #: u16 length and bytes.
     SHORT = "short"
-    #: As SHORT, but none is read as no value.
+    #: Like SHORT, but a length of 0 is read as no value.
     SHORT_OR_NONE = "short or none"
     #: u32 length and bytes.
     LONG = "long"
     #: All that is left in the frame.
     REST = "rest"
-    #: As REST, but nothing is read as no value.
+    #: Like REST, but no bytes are read as no value.
     REST_OR_NONE = "rest or none"
     #: Groups of fields: behind a u32 count, or to the end of the frame.
     COUNTED = "counted"
@@ -81,7 +81,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one version of the protocol writes its frames."""
+    """One version of the protocol, by the way in which it writes its frames."""
 
     name: str
     byte_order: ByteOrder
@@ -89,16 +89,16 @@ class Dialect:
     layouts: Mapping[type[Frame], tuple[Field, ...]]
     #: The largest length that a worker takes, in bytes.
     max_frame_bytes: int
-    #: NOTIFY is answered, and messages wait for it.
+    #: Whether NOTIFY is answered, and messages wait for the answer.
     answers_notify: bool
-    #: The worker skips message ids that aren't above the last one seen.
+    #: Whether the worker skips message ids that aren't above the last one seen.
     skips_repeats: bool
-    #: The point of reference that says that nothing was seen yet, and is no id; None = each may be one.
+    #: The point of reference for "nothing was seen yet", which is no id; None = each number may be an id.
     nothing_seen: int | None = None
     #: Bits of a MESSAGE that may be set, and pairs that may not; None = the dialect has no flags.
     flags: int | None = None
     forbidden_flags: tuple[int, ...] = ()
-    #: The connector is Wallaroo and the worker a sink: roles are turned round.
+    #: Whether the connector is Wallaroo and the worker a sink: the roles are reversed.
     sink: bool = False
     _frames: dict[int, type[Frame]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -107,7 +107,7 @@ class Dialect:
 
     @property
     def state(self) -> str:
-        """What carried state writes of it: its name."""
+        """Its form in carried state: its name."""
         return self.name
 
     @classmethod

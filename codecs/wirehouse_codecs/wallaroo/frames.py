@@ -21,7 +21,7 @@ class Flag(IntFlag):
 
 
 class VersionForm(Enum):
-    """How the version of a HELLO is written. The text leaves it open; the implementations have a short string."""
+    """The form of the version in a HELLO. The text leaves it open; the implementations have a short string."""
 
     GUID16 = "guid16"
     SHORT = "short"
@@ -116,7 +116,7 @@ class NotifyAck:
 
     @property
     def accepted(self) -> bool:
-        """The stream may be used."""
+        """Whether the stream may be used."""
         return self.success != 0
 
 
@@ -135,7 +135,7 @@ class Message:
     payload: bytes | None = b""
 
     def has(self, flag: Flag) -> bool:
-        """The flag is set; never in v3, which has none."""
+        """Whether the flag is set; never in v3, which has none."""
         return bool((self.flags or 0) & flag)
 
 
@@ -179,7 +179,7 @@ class WorkersLeft:
 
 
 Frame = Hello | Ok | Error | Notify | NotifyAck | Message | Ack | Nack | Restart | EosMessage | WorkersLeft
-#: What frames are called in tables, and their class.
+#: The class of each frame, by its name in tables.
 KINDS: Mapping[str, type[Frame]] = MappingProxyType(
     {
         "HELLO": Hello,

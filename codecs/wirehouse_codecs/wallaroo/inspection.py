@@ -1,4 +1,4 @@
-"""What one capture of Wallaroo connections says, row by row, in the columns of the silver and gold tables."""
+"""Decodes one capture of Wallaroo connections without a lake, into rows with the columns of silver and gold tables."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", 
 _FIRST = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_id",)
-#: So many frames of the client in a row show the protocol, if the server's bytes are frames too.
+#: Number of frames of the client in a row that show the protocol, if the server's bytes are frames too.
 FRAMES_OF_BOTH: Final = 2
 _ORDERS: Final = get_args(ByteOrder)
-#: Sessions that wait for others which may have ended before them; of more the first to end is judged without these.
+#: Maximum number of sessions that wait for others which may have ended before. Beyond it the first one is judged.
 MOST_WAITING: Final = 65_536
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
-    """Why a connection whose sides begin so is taken for one of Wallaroo; None = it isn't.
+    """Why a connection whose sides begin so counts as one of Wallaroo; None = it doesn't.
 
     The client begins with HELLO. Where the connection began before the capture, its bytes have a row of frames of a
     connector, and those of the server, if there are any, end with frames of a worker.
@@ -76,7 +76,7 @@ def _as_hello(client: bytes) -> str | None:
 
 
 def _begins_as_hello(body: bytes, length: int, dialect: Dialect) -> bool:
-    """The strings of a HELLO of which the first bytes are here end within it, whatever form its version has."""
+    """Whether the strings of a HELLO, whose first bytes these are, end within it in some form of its version."""
 
     def fits(at: int, strings: int) -> bool:
         for _ in range(strings):
@@ -95,10 +95,10 @@ def inspect(
     options: WallarooOptions | None = None,
     unseen: Unseen | None = None,
 ) -> Iterator[Inspected]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which are in arrival order.
 
-    The servers are those at `port`, else handshakes tell. The dialect is told from the frames. What sessions break
-    together comes when no other session can have ended before. Cookies are compared by a hash that is never shown.
+    The servers are those at `port`, else handshakes show where. The dialect is found by the frames. Findings over
+    several sessions come when no other session can have ended before. Cookies are compared by a hash that isn't shown.
     """
     start, unseen = starter(options or WallarooOptions(), secrets.token_bytes(32)), unseen or Unseen()
     sessions = _Sessions()
@@ -114,8 +114,8 @@ def inspect(
                 continue
             sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
             yield from sessions.judge()
-        elif (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
-            yield told
+        elif (shown_row := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+            yield shown_row
     yield from sessions.finish()
 
 
@@ -130,29 +130,29 @@ class _Sessions:
 
     def __init__(self) -> None:
         self._folds = Folds()
-        #: A heap by when they ended; each with its first packet.
+        #: A heap of ended sessions by their end; each with its first packet.
         self._waiting: list[tuple[int, bytes, SessionSummary, Row]] = []
-        #: A heap of when sessions of instances began: time, key, connection.
+        #: A heap of begins of sessions of instances: time, key, connection.
         self._begun: list[tuple[int, str, bytes]] = []
-        #: All that ended before this moment are known.
+        #: Time before which all ended sessions are known.
         self._known_ns = 0
 
     def follow(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, whose times are noted when the next one is asked for."""
+        """The same batches. The time of each is noted when the next one is asked for."""
         for batch in batches:
             yield batch
             if batch.num_rows:
                 self._known_ns = batch.column("arrived_at_ns")[-1].as_py() - TcpOptions().idle_ns
 
     def hear(self, row: Row) -> None:
-        """A message; with HELLO a session of an instance begins."""
-        told = row["message"]
-        if told["instance_name"] is not None and not row["byte_start"]:
-            key = instance_key(told["program_name"].encode(), told["instance_name"].encode())
+        """Take a message: with HELLO a session of an instance begins."""
+        message = row["message"]
+        if message["instance_name"] is not None and not row["byte_start"]:
+            key = instance_key(message["program_name"].encode(), message["instance_name"].encode())
             heappush(self._begun, (row["arrived_at_ns"], key, row["connection_id"]))
 
     def add(self, summary: SessionSummary, first: Row) -> None:
-        """The next session that is told."""
+        """Add the next session whose row came."""
         for key in keys(summary):
             heappush(self._begun, (summary.started_ns, key, summary.connection_id))
         heappush(self._waiting, (summary.ended_ns, summary.connection_id, summary, first))

@@ -24,7 +24,7 @@ MOST_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class WallarooOptions(OptionTable):
-    """What a source of Wallaroo captures sets."""
+    """Options of a source of Wallaroo captures."""
 
     READERS: ClassVar[Mapping[str, Read]] = {
         "dialect": one_of((AUTO, *DIALECTS)),
@@ -34,25 +34,25 @@ class WallarooOptions(OptionTable):
         "seed_version": one_of((AUTO, *(form.value for form in VersionForm))),
     }
 
-    #: The name of a dialect, or `auto`: told from the first frames.
+    #: The name of a dialect, or `auto`: found by the first frames.
     dialect: str = AUTO
     #: The largest length of a frame that workers receive; None = the dialect's own limit.
     max_frame_bytes: int | None = None
-    #: So long the connector may be without credit, in seconds.
+    #: Maximum time that the connector may be without credit, in seconds.
     ack_timeout_s: int | float = 10
-    #: So long a side may leave a connection open after an ERROR, or go on after a violation, in seconds.
+    #: Maximum time that a side may leave a connection open after an ERROR, or go on after a violation, in seconds.
     close_timeout_s: int | float = 5
-    #: How a HELLO of the specification's text writes its version, or `auto`: as it fits.
+    #: The form in which a HELLO of the specification's text writes its version, or `auto`: the one that fits.
     seed_version: str = AUTO
 
     @property
     def forced(self) -> str | None:
-        """The dialect's name; None = it is told from the frames."""
+        """The dialect's name; None = it is found by the frames."""
         return None if self.dialect == AUTO else self.dialect
 
     @property
     def version_form(self) -> VersionForm | None:
-        """How a HELLO of the text writes its version; None = as it fits."""
+        """The form of the version in a HELLO of the text; None = the one that fits."""
         return None if self.seed_version == AUTO else VersionForm(self.seed_version)
 
     @property

@@ -3,7 +3,7 @@
 `FRAME_RULES` are framing, handshake, direction, stream state, flags and credits: a frame breaks at most one of them,
 the first in this order of checks. The rules about states, references, acks and habits are found besides. After a rule
 of `ENDS` the worker must close: later frames of the connection are kept, marked `ignored` and judged only by
-`JUDGED_AFTER_END`. After a rule of `LOSES_FRAMING` no later frame can be told, so the rest is one row of quarantine.
+`JUDGED_AFTER_END`. After a rule of `LOSES_FRAMING` no later frame can be cut, so the rest is one row of quarantine.
 """
 
 from __future__ import annotations
@@ -284,13 +284,13 @@ ENDS: Final = frozenset(
         "flags_not_allowed",
     }
 )
-#: What follows in the same direction can't be cut into frames any more.
+#: Rules after which the bytes of the same direction can't be cut into frames any more.
 LOSES_FRAMING: Final = frozenset({"empty_frame", "oversize_frame"})
 #: The rules that still judge frames after a rule of `ENDS`.
 JUDGED_AFTER_END: Final = frozenset(
     {"frame_after_error", "message_ignored", "error_not_signalled", "not_closed_after_error"}
 )
-#: Found when a session has ended, by what the sessions before it say.
+#: Rules that are found when a session has ended, by comparing it with those before it.
 SET_RULES: Final = frozenset(
     {
         "ack_never_sent",
@@ -300,5 +300,5 @@ SET_RULES: Final = frozenset(
         "stream_id_reused",
     }
 )
-#: Of these, those that one session breaks, too.
+#: Rules among these that one session can break as well.
 ALSO_OF_A_SESSION: Final = frozenset({"reference_unstable", "stream_id_reused"})

@@ -1,4 +1,8 @@
-"""Bamboo in `make bench`: logs replicated over 20 connections, compared with only verifying their signatures."""
+"""Bamboo in `make bench`: logs replicated over 20 connections.
+
+Three measurements are compared with the layers: the time of verifying as many signatures by PyNaCl alone, which bounds
+gold; the codec alone on one core, without Spark and signatures; and LZFoo, the compression of payloads, alone.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +53,11 @@ INPUT = (
 )
 
 _CONNECTIONS, _LOGS = 20, 2
-#: Signatures that are checked for the measure.
+#: Number of entries of a measurement; for the codec, of each of its logs.
 _CHECKED = 40_000
 #: Repetitions, so that a measurement takes some seconds.
 _CHECKED_TIMES = 5
-#: Rounds of what is measured in this process, of which the fastest counts.
+#: Rounds of each measurement in this process: the median of ratios, or the fastest one counts.
 _TIMES = 3
 _WINDOW_BYTES = 32_768
 #: The target: time of gold relative to bare checks on all cores.
@@ -68,7 +72,7 @@ def _config(size: int, start_ms: int, after: int = 0) -> SimulatorConfig:
         logs=_LOGS,
         entries=max(1, size // logs),
         first_entry=after // logs + 1,
-        # So that logs continue in the increment.
+        # Logs have no end, so that they continue in the increment.
         ended_share=0.0,
         live_share=0.0,
         ways=0,
@@ -78,7 +82,7 @@ def _config(size: int, start_ms: int, after: int = 0) -> SimulatorConfig:
 
 
 def capture(folder: Path, size: int, start_ms: int, after: int = 0) -> tuple[Path, Source]:
-    """A capture of all connections: the same logs go on `after` so many entries."""
+    """A capture of all connections. The logs are those of the earlier capture, and go on `after` its entries."""
     path = folder / "peers.pcap"
     with path.open("wb") as stream:
         write_pcap(simulate(_config(size, start_ms, after)), stream)
@@ -86,12 +90,12 @@ def capture(folder: Path, size: int, start_ms: int, after: int = 0) -> tuple[Pat
 
 
 def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-    """Bare checks of signatures, which the pipeline is bound by; the codec without Spark and signatures; LZFoo."""
+    """The lines of the three measurements."""
     return [_signatures(partial(run, spark, lake, "gold.bamboo"), layers[-1].size), _codec(), _lzfoo()]
 
 
 def _signatures(gold: Callable[[], object], size: int) -> str:
-    """Bare checks of signatures by PyNaCl on all cores, right before and after gold of so many entries."""
+    """Bare checks of signatures by PyNaCl on all cores, measured right before and after gold of `size` entries."""
     listed = [written.data for written in entries(_config(_CHECKED, START_MS))]
     cores = os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
@@ -115,6 +119,7 @@ def _signatures(gold: Callable[[], object], size: int) -> str:
 
 
 def _check(listed: Sequence[bytes]) -> int:
+    """Number of entries whose signature is right."""
     right = 0
     for data in listed:
         try:
@@ -129,7 +134,7 @@ def _codec() -> str:
     """Entries a second of the codec on one core: both sides of a connection to rows, payloads checked."""
     config = replace(_config(0, START_MS), connections=1, entries=_CHECKED)
     runs = list(_runs(event for event in next(iter(connections(config))).events if isinstance(event, Send)))
-    # What is decoded first compiles, or loads what was compiled.
+    # The first call compiles the loops, or loads the compiled ones.
     _decode(runs[:1])
     took = min(seconds_of(lambda: _decode(runs)) for _ in range(_TIMES))
     return (
@@ -139,7 +144,7 @@ def _codec() -> str:
 
 
 def _runs(sends: Iterable[Send]) -> Iterator[list[Data]]:
-    """What is sent, in segments, a MiB at a time."""
+    """The sent bytes, in segments, one run at a time."""
     taken: list[Data] = []
     size = 0
     for number, send in enumerate(sends):
@@ -166,19 +171,19 @@ def _decode(runs: Sequence[list[Data]]) -> None:
 
 
 def _lzfoo() -> str:
-    """What LZFoo makes of payloads on one core, MB/s of decompressed payload."""
+    """The factor by which LZFoo makes payloads smaller, and the MB/s of payload that it inflates on one core."""
     pieces = [written.payload or b"" for written in entries(_config(_CHECKED, START_MS))]
     deflater = Deflater(_WINDOW_BYTES)
     packed = [deflater.compress(piece) for piece in pieces]
-    sizes, told = np.array(list(map(len, packed))), np.array(list(map(len, pieces)))
+    sizes, inflated_sizes = np.array(list(map(len, packed))), np.array(list(map(len, pieces)))
     data, ends = np.frombuffer(b"".join(packed), np.uint8), np.cumsum(sizes)
 
     def inflate() -> None:
-        Inflater(_WINDOW_BYTES).inflate_all(data, ends - sizes, sizes, told)
+        Inflater(_WINDOW_BYTES).inflate_all(data, ends - sizes, sizes, inflated_sizes)
 
     inflate()
     took = min(seconds_of(inflate) for _ in range(_TIMES))
     return (
-        f"LZFoo on one core: payloads {told.sum() / len(data):.1f} times smaller, inflated at "
-        f"{told.sum() / took / 1e6:,.0f} MB/s (to reach: 200)."
+        f"LZFoo on one core: payloads {inflated_sizes.sum() / len(data):.1f} times smaller, inflated at "
+        f"{inflated_sizes.sum() / took / 1e6:,.0f} MB/s (to reach: 200)."
     )

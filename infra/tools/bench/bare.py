@@ -1,6 +1,6 @@
 """A job without Spark: its tasks run one after the other in this process, and nothing is committed.
 
-What it takes is what reading, sorting, folding and writing cost. The rest of a job's time is Spark's.
+Its CPU seconds are those of reading, sorting, folding and writing. The rest of a job's time is Spark's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from wirehouse_pipelines.stages import running
 
 
 class _Tasks:
-    """An RDD whose partitions are taken in turn."""
+    """Stands for an RDD: its partitions are taken one after the other."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
 
     def map(self, call: Callable[[Any], Any]) -> _Tasks:
-        # As it reaches a worker.
+        # Pickled and read back, like a function that is sent to a worker.
         call = pickle.loads(dumps(call))  # type: ignore[no-untyped-call]
         return _Tasks([call(item) for item in self._items])
 
@@ -36,7 +36,7 @@ class _Tasks:
 
 
 class InProcess:
-    """In place of a Spark session and its context: tasks run in this process."""
+    """Stands for a Spark session and its context: tasks run in this process."""
 
     defaultParallelism = 1  # noqa: N815 - Spark's name
 

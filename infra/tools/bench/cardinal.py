@@ -40,7 +40,7 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
 
 
 def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Path, Source]:
-    """Options are as a consumer would set them; judging topics is an extra that most don't ask for."""
+    """A capture with the options that most consumers set: no topics and prefixes, which would be judged as well."""
     config, path = _config(size, start_ms), folder / "messages.jsonl"
     write_jsonl(simulate(config), path)
     options = json.loads(config.options.canonical())
@@ -55,8 +55,8 @@ def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> lis
         return []
     start = lake.sources[0].options["start"]
     command = ["go", "run", ".", str(path), str(start["number"]), start["hash"], start["weight"]]
-    told = subprocess.run(command, cwd=REFERENCE, check=True, capture_output=True, text=True)
-    theirs = json.loads(told.stdout)["messages_per_cpu_second"]
+    reference = subprocess.run(command, cwd=REFERENCE, check=True, capture_output=True, text=True)
+    theirs = json.loads(reference.stdout)["messages_per_cpu_second"]
     ours = sum(layer.cpu for layer in layers[-len(LAYERS) :][1:]) / size
     return [
         "The reference consumer (cardinal-streams 1.5.1, Go, in memory, nothing stored) takes "

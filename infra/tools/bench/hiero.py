@@ -59,7 +59,7 @@ def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Pa
 
 
 def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-    """On one core without Spark: the walk over items, and roots beside the calls of hashlib that they need."""
+    """Lines for one core without Spark: the walk over items, and roots beside the calls of hashlib that they need."""
     ledger = Ledger(_config(_ALONE * _PUBLISHERS, START_MS), B)
     blocks = [b"".join((*one.opening, *one.middle, *one.closing)) for one in map(ledger.block, range(_ALONE))]
     walked = [_walked(data) for data in blocks]
@@ -87,7 +87,7 @@ def _root(walked: list[Items]) -> None:
 
 
 def _leaves(items: Items) -> Iterator[bytes]:
-    """What is hashed of each item."""
+    """The bytes of each item that are hashed."""
     for start, end in zip(items.starts.tolist(), items.ends.tolist(), strict=True):
         yield b"\0" + items.data[start:end]
 

@@ -65,7 +65,7 @@ def compared(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> lis
             if isinstance(event, Send):
                 sides[event.direction] += event.data
     held = {direction: np.frombuffer(data, np.uint8) for direction, data in sides.items()}
-    # What is counted first compiles, or loads what was compiled.
+    # The first call compiles the loops, or loads the compiled ones.
     messages = sum(_decoded(data, direction) for direction, data in held.items())
     took = min(
         seconds_of(lambda: [_decoded(data, direction) for direction, data in held.items()]) for _ in range(_TIMES)

@@ -1,9 +1,13 @@
-"""`make bench`: what each layer takes, beside two floors, written to docs/benchmarks.md.
+"""`make bench`: the time that each layer takes, beside two floors, written to docs/benchmarks.md.
 
 The floor in seconds is copying a layer's input and its finished output, Delta to Delta (bronze: Avro to Delta),
-unchanged, on the same cores. The floor in CPU seconds is the same job without Spark, in one process: see `bare`. Job
-and floors run in turn, warm; medians count. The fixed cost is that of the same jobs on a lake with very little in it.
-The captures of each protocol, and the programs that it is compared with, are in the module of its name.
+unchanged, on the same cores. The floor in CPU seconds is the same job without Spark, in one process: see bare.py. Each
+runs once for warming up; then they run in turn, a number of rounds, and the medians count. The fixed cost is the time
+of the same jobs on a lake with very little in it. The captures of each protocol, and the programs that it is compared
+with, are in the module of its name.
+
+`measure` is the plan of it all: it builds a lake of each size (`_lake`), measures its layers (`_measure`) and one more
+window (`_increment`), and writes a section of the page (`_section`).
 """
 
 from __future__ import annotations
@@ -54,15 +58,15 @@ class Bench(Protocol):
 
     #: The protocol's jobs, and for each the ratio to the floor that is to be reached.
     LAYERS: Mapping[str, float]
-    #: The name of what is counted. SIZES count it from small to large; FIXED for the fixed cost; INCREMENT for one more
-    #: window.
+    #: The unit that is counted, in the plural.
     UNIT: str
     #: Approximate bytes of a unit in a capture.
     UNIT_BYTES: int
+    #: Units of the captures that are measured, from small to large; for the fixed cost; in one more window.
     SIZES: tuple[int, ...]
     FIXED: int
     INCREMENT: int
-    #: What the captures hold, in words.
+    #: The contents of the captures, in words.
     INPUT: str
 
     def capture(self, folder: Path, size: int, start_ms: int, after: int = 0, /) -> tuple[Path, Source]:
@@ -72,19 +76,19 @@ class Bench(Protocol):
         """
 
     def compared(self, path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-        """Lines for the page: other programs on the same capture, beside `layers`, which were measured on it."""
+        """Lines for the page that compare other programs on the same capture with `layers`, measured on it."""
 
 
 @dataclass
 class Peaks:
-    """Largest resident sizes seen, MiB."""
+    """The largest resident sizes of the driver and of a worker, in MiB."""
 
     driver: float = 0
     worker: float = 0
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def watch(self) -> None:
-        """Look at this process's children twice a second until stopped."""
+        """Measure this process's children twice a second until stopped."""
         while not self._stop.wait(0.5):
             for name, mib in _children(os.getpid()):
                 if name == "java":
@@ -94,6 +98,7 @@ class Peaks:
 
 
 def _children(root: int) -> Iterator[tuple[str, float]]:
+    """Name and resident size in MiB of each process below `root`."""
     parents: dict[int, list[tuple[int, str, float]]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -114,6 +119,7 @@ def _children(root: int) -> Iterator[tuple[str, float]]:
 
 @contextmanager
 def _watched() -> Iterator[Peaks]:
+    """Measure the children of this process until the end of the block."""
     peaks = Peaks()
     thread = threading.Thread(target=peaks.watch, daemon=True)
     thread.start()
@@ -159,7 +165,7 @@ def cpu_seconds() -> float:
 
 
 def _lake(bench: Bench, folder: Path, size: int) -> tuple[Path, Lake]:
-    """The capture, and a lake that has landed it."""
+    """A capture of `size` units, and a lake in which it is landed."""
     (folder / "capture").mkdir(parents=True)
     path, source = bench.capture(folder / "capture", size, START_MS)
     lake = Lake(str(folder / "lake"), Windows("day", START), (source,))
@@ -181,7 +187,7 @@ def _copy_delta(spark: Any, lake: Lake, tables: Sequence[str], to: Path) -> None
 
 
 def _inspected(path: Path, name: str, bench: Bench, size: int) -> str:
-    """How fast `wirehouse inspect` without --json is, on one core."""
+    """A line with the speed of `wirehouse inspect` without --json on one core."""
     spent = time.process_time()
     inspect(str(path), name, False, io.StringIO())
     rate = size / (time.process_time() - spent)
@@ -201,14 +207,18 @@ def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer at one size: medians in seconds, and in CPU seconds with and without Spark."""
+    """The measurements of a layer at one size. Times are medians."""
 
     name: str
     size: int
+    #: Seconds of the job, and of copying its input and output.
     seconds: float
     floor: float
+    #: The target of `ratio`.
     to_reach: float
+    #: Seconds of the job on a lake with very little in it.
     fixed: float
+    #: CPU seconds of the job with Spark, and without it.
     cpu: float
     bare: float
     driver_mib: float
@@ -216,12 +226,14 @@ class Layer:
 
     @property
     def ratio(self) -> float:
+        """Seconds of the job, relative to the floor."""
         return self.seconds / self.floor
 
 
 def _measure(
     spark: Any, bench: Bench, lake: Lake, size: int, rounds: int, fixed: Mapping[str, float], to: Path
 ) -> Iterator[Layer]:
+    """Measure each layer of `lake`. `fixed` has the fixed cost of each; copies go to the folder `to`."""
     for name, to_reach in bench.LAYERS.items():
         run(spark, lake, name)
         _floor(spark, lake, name, to)
@@ -240,6 +252,7 @@ def _measure(
 
 
 def _fixed(spark: Any, bench: Bench, folder: Path) -> dict[str, float]:
+    """Seconds of each layer on a lake with very little in it."""
     _, lake = _lake(bench, folder, bench.FIXED)
     for name in ("bronze.captures", *bench.LAYERS):
         run(spark, lake, name)
@@ -269,6 +282,7 @@ class Results:
 
 
 def _section(title: str, bench: Bench, results: Results, rounds: int) -> str:
+    """The text of a protocol's section of the page."""
     unit = bench.UNIT
     columns = (
         *("layer", unit, "seconds", f"{unit}/s", "floor", "ratio", "to reach"),
@@ -318,7 +332,7 @@ are those of all processes. Bare ones are those of the same job in one process w
 
 
 def _write(out: Path, title: str, section: str) -> None:
-    """Put the section in place of that of the same title."""
+    """Replace the section of the same title in the page, or add it."""
     before = out.read_text() if out.exists() else ""
     sections = {part.split("\n", 1)[0]: part for part in re.split(r"^(?=## )", before, flags=re.MULTILINE)[1:]}
     sections[f"## {title}"] = section
@@ -338,7 +352,7 @@ def measure(name: str, bench: Bench, sizes: Sequence[int], rounds: int, root: Pa
         results.compared = [*bench.compared(path, lake, spark, results.layers), _inspected(path, name, bench, size)]
         results.increments.append((size, _increment(spark, bench, lake, size, here / "increment")))
         shutil.rmtree(here)
-        # After each size: the large one takes long.
+        # The page is written after each size, because the large one takes long.
         title = PROTOCOLS[name].title
         _write(out, title, _section(title, bench, results, rounds))
         click.echo(f"{out} written")

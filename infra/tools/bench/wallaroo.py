@@ -68,7 +68,7 @@ def _codec() -> list[str]:
     sends = [event for event in next(iter(connections(config))).events if isinstance(event, Send)]
     client = np.frombuffer(b"".join(send.data for send in sends if send.direction is Direction.CLIENT), np.uint8)
     dialect, options = DIALECTS["v3"], WallarooOptions(dialect="v3")
-    # What is counted first compiles, or loads what was compiled.
+    # The first call compiles the loops, or loads the compiled ones.
     frames = decode_columns(client, dialect, dialect.max_frame_bytes).batch.num_rows
     scanned = min(seconds_of(lambda: decode_columns(client, dialect, dialect.max_frame_bytes)) for _ in range(_TIMES))
     runs = list(_runs(sends))

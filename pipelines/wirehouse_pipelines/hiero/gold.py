@@ -25,10 +25,10 @@ from wirehouse_codecs.hiero.correlation.rows import (
     DecisionRow,
     Found,
     LatencyRow,
+    Outcome,
     RaceRow,
     SessionRow,
     SubscriptionRow,
-    Told,
 )
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, MISSED
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -47,7 +47,7 @@ VERSION = "14"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.
-_TABLE_OF: Final[Mapping[type[Told], str]] = {
+_TABLE_OF: Final[Mapping[type[Outcome], str]] = {
     BlockRow: "gold.hiero_blocks_history",
     SessionRow: "gold.hiero_publisher_sessions_history",
     SubscriptionRow: "gold.hiero_subscriptions_history",
@@ -91,7 +91,7 @@ _MADE: Final = pa.schema(
 )
 
 
-def _values(kind: type[Told], columns: Sequence[str]) -> Callable[[Any], Any]:
+def _values(kind: type[Outcome], columns: Sequence[str]) -> Callable[[Any], Any]:
     """What returns the values of these columns of a row of the fold."""
     paths = {name: f"where.{name}" for name in Where._fields}
     if kind is Found:
@@ -159,7 +159,7 @@ class _Service(KeyFold):
         self._ends_ns = ends_ns
         self._end_ns = 0
         #: The newest rows of entities in the window.
-        self._newest: dict[tuple[Any, ...], Told] = {}
+        self._newest: dict[tuple[Any, ...], Outcome] = {}
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         self._end_ns = self._ends_ns[rows.column("window_start")[0].as_py()]
@@ -173,7 +173,7 @@ class _Service(KeyFold):
         state = pa.RecordBatch.from_pylist([{TABLE: STATE, "state": self._fold.snapshot()}], schema=_MADE)
         return pa.concat_batches([_rows(outcomes), state])
 
-    def _final(self, outcomes: Iterable[Told]) -> list[Told]:
+    def _final(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         """The rows that are final at once. Of the others, the window's last one counts."""
         final = []
         for one in outcomes:
@@ -184,7 +184,7 @@ class _Service(KeyFold):
         return final
 
 
-def _rows(outcomes: Sequence[Told]) -> pa.RecordBatch:
+def _rows(outcomes: Sequence[Outcome]) -> pa.RecordBatch:
     """Rows of the fold, with the columns of all tables."""
     made = [pa.RecordBatch.from_pylist([], schema=_MADE)]
     for kind, schema in _SCHEMAS.items():

@@ -31,7 +31,7 @@ from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.session.streams import ALL
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
-from wirehouse_codecs.wallaroo.wire.reader import Received
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 SECOND = 1_000_000_000
 

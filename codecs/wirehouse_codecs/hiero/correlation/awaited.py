@@ -1,4 +1,4 @@
-"""What a fold waits for, by what may settle it."""
+"""The fold's collection of Pending, found by the call, the client or the proof that may settle each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Key = tuple[str, str | None, str | None, int | None]
 
 
 class Awaited:
-    """Each thing that is awaited once, in the order in which it came; found by its kind, its call, or its block."""
+    """All Pending of a fold, in the order in which they came; found by kind, call or block. Each is awaited once."""
 
     def __init__(self, pending: Iterable[Pending] = ()) -> None:
         self._all: dict[_Key, Pending] = {}
@@ -24,7 +24,7 @@ class Awaited:
         return iter(self._all.values())
 
     def add(self, pending: Pending) -> bool:
-        """Whether it wasn't awaited already, and there is room."""
+        """Await it. Whether it is new: it wasn't awaited already, and there is room."""
         key = _key(pending)
         if key in self._all or len(self._all) >= MOST_PENDING:
             return False
@@ -34,7 +34,7 @@ class Awaited:
         return True
 
     def remove(self, pending: Pending) -> None:
-        """It is awaited no longer."""
+        """Await it no longer."""
         key = _key(pending)
         del self._all[key]
         for group in _groups(pending):
@@ -48,19 +48,19 @@ class Awaited:
         return [one for kind in kinds for one in self._of(kind)]
 
     def of_call(self, kind: str, call: str) -> list[Pending]:
-        """Those of a kind that a call may settle."""
+        """All of a kind that a call may settle."""
         return self._of((kind, call))
 
     def of_others(self, call: str) -> list[Pending]:
-        """Those that another call may settle."""
+        """All that have the call among their `others`, which may settle them."""
         return self._of(("other", call))
 
     def of_block(self, node: str | None, number: int) -> list[Pending]:
-        """Those that wait, or waited, for the proof of a block at a node."""
+        """All that wait, or waited, for the proof of a block at a node."""
         return self._of((node, number))
 
     def unproven(self, node: str | None) -> list[Pending]:
-        """Those that wait, or waited, for a proof at a node."""
+        """All that wait, or waited, for any proof at a node."""
         return self._of(("unproven", node))
 
     def _of(self, group: Hashable) -> list[Pending]:

@@ -1,4 +1,4 @@
-"""What the rows of the log say to the fold."""
+"""Events, which the fold takes: rows of the log, and the order in which they are taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CALL, CLOSED, MIS
 from wirehouse_codecs.logs.rows import MESSAGE
 
 Row = Mapping[str, Any]
-#: Columns of the log that an event is made of; of a struct only these fields.
+#: Columns of the log from which events are made, each with the fields that are read if it is a struct.
 EVENT_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         (
@@ -33,13 +33,13 @@ EVENT_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 LAST_BYTE: Final = 1 << 62
-#: What stands at the same byte: a call begins, then come messages, the block that they end, and the call's end.
+#: Order of events at the same byte: a call begins, then come messages, the block that they end, and the call's end.
 RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
 MESSAGE_RANK: Final = 1
 
 
 class Where(NamedTuple):
-    """The place of what was said, in the names and the order of the log's columns."""
+    """The location of an event, in the names and the order of the log's columns."""
 
     connection_id: bytes | None
     direction: str | None
@@ -55,7 +55,7 @@ _WHERE: Final = itemgetter(*Where._fields)
 
 @dataclass(slots=True)
 class Event:
-    """A message, the begin or the end of a call, or a block that came."""
+    """A message, the begin or end of a call, messages of it that are missing, or a block that came."""
 
     #: The message's kind; `opened`, `missed`, `closed`; `block`, `block_file`.
     kind: str
@@ -67,70 +67,70 @@ class Event:
     publisher: str | None = None
     #: The block that it is about, or that the node reports.
     number: int | None = None
-    #: The struct of the row's kind.
-    told: Mapping[str, Any] = field(default_factory=dict)
+    #: The fields of the row's struct: its `message`, `call_event` or `block`.
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def at_ns(self) -> int:
-        """When it arrived."""
+        """Time of its arrival."""
         return self.where.arrived_at_ns
 
     @property
     def is_late(self) -> bool:
-        """Nobody knows when it was sent first: it came late."""
-        return bool(self.told.get("late"))
+        """Whether it came late: it isn't known when it was sent first."""
+        return bool(self.fields.get("late"))
 
     @property
     def received(self) -> int | None:
-        """So many bytes of the other side its sender's host had received, at most; None = that isn't known."""
-        return None if self.is_late else self.told.get("peer_received") or None
+        """Maximum number of bytes of the other side that its sender's host had received; None = not known."""
+        return None if self.is_late else self.fields.get("peer_received") or None
 
     def may_lack(self, where: Where) -> bool:
-        """Its sender may not have known what the other side said at `where`: it didn't acknowledge it, or came late."""
+        """Whether its sender may have lacked the message at `where`: it came late, or doesn't acknowledge it."""
         is_same = where.connection_id is not None and where.connection_id == self.where.connection_id
-        received, end = self.told.get("peer_received"), where.byte_end
+        received, end = self.fields.get("peer_received"), where.byte_end
         return self.is_late or (is_same and received is not None and end is not None and received < end)
 
 
 def event_of(row: Row) -> Event | None:
-    """The event of a row of the log; None = it is about none, or passed over by its call."""
+    """The event of a row of the log; None = the row is no event, or its call ignored the message."""
     kind = row["row_kind"]
     if kind == MESSAGE:
-        told = row["message"]
-        if told["ignored"] is not None or not told["last"]:
+        fields = row["message"]
+        if fields["ignored"] is not None or not fields["last"]:
             return None
-        name = told["kind"]
+        name = fields["kind"]
         if name == BLOCK_FILE:
-            told = row["block"]
+            fields = row["block"]
     elif kind == CALL:
-        told = row["call_event"]
-        name = told["event"]
+        fields = row["call_event"]
+        name = fields["event"]
     elif kind == BLOCK:
-        told, name = row["block"], BLOCK
+        fields, name = row["block"], BLOCK
     else:
         return None
     about = (row["call"], row["service"], row["node"], row["client"], row["publisher"])
-    return Event(name, Where(*_WHERE(row)), *about, whole(row["block_number"]), told)
+    return Event(name, Where(*_WHERE(row)), *about, whole(row["block_number"]), fields)
 
 
 def order_of(row: Row) -> tuple[Any, ...]:
-    """The order of events: that of arrival, and within a packet of its bytes."""
+    """The sort key of events: their arrival, and within a packet their bytes."""
     kind = row["row_kind"]
-    told = row["call_event"]["event"] if kind == CALL else kind
-    place = (row["arrived_at_ns"], row["capture_arrived_at_ns"] or 0, row["capture_id"] or b"")
-    # What a packet shows to be missing comes before what it releases.
-    nowhere = -1 if told == MISSED else LAST_BYTE
+    name = row["call_event"]["event"] if kind == CALL else kind
+    location = (row["arrived_at_ns"], row["capture_arrived_at_ns"] or 0, row["capture_id"] or b"")
+    # Messages that a packet shows to be missing come before those that it releases.
+    nowhere = -1 if name == MISSED else LAST_BYTE
     byte = row["byte_end"] if row["byte_end"] is not None else nowhere
     return (
-        *place,
+        *location,
         row["record_number"] or 0,
         row["connection_id"] or b"",
         byte,
-        RANKS.get(told, MESSAGE_RANK),
+        RANKS.get(name, MESSAGE_RANK),
         row["call"] or "",
     )
 
 
 def whole(number: Decimal | int | None) -> int | None:
-    """Unsigned 64-bit numbers are decimals in the log."""
+    """A number of the log, in which unsigned 64-bit numbers are decimals."""
     return None if number is None else int(number)

@@ -1,20 +1,22 @@
-"""What only several calls say together: decisions about headers, publishers' retries, subscriptions, catch-ups, chains.
+"""The fold of a service's events: it judges what only several calls show together.
+
+These are decisions about headers, publishers' retries, subscriptions, catch-ups and chains of blocks.
 
 A fold takes the events of one service (all sources that have its name, or a source that stands alone) in the order of
-arrival, and can be carried on: where windows are cut changes neither what is found nor how the newest rows stand. There
-may be several block nodes: each is known by its address, so that a publisher or subscriber of one is recognised at
-another, and what a node asks of another is known as its catching up.
+arrival. Its state can be carried on: neither the findings nor the newest rows depend on where windows are cut. There
+may be several block nodes, each known by its address. So a publisher or subscriber of one node is recognised at
+another, and the calls of a node to another one are recognised as its catching up.
 
 - L is the highest block that the node is known to have verified: the highest it acknowledged or reported. It is a lower
-  bound; nothing is found that a higher one could disprove.
-- What would need messages that were missed isn't judged: not before a call with missing messages is over for
-  the options' `patience_ms`.
+  bound: no finding depends on L not being higher.
+- Where messages were missed, nothing is judged that could depend on them, until `patience_ms` after the end of the call
+  that lacks them.
 - A rule about what never came is judged when its call closes, or when an event is past its time. After a silence the
   connections first deliver what missing bytes held back, so it waits for HELD_NS more. A window's end judges only what
   no connection can hold back any more: nothing was heard for SILENT_NS.
-- Who doesn't come back, or fetch what it lacks, is found only if something is said past that time: a capture that
-  ended before doesn't show it.
-- What a fold keeps is bounded. Beyond a bound what is oldest is forgotten, and not judged any more.
+- That a client doesn't come back, or that a node doesn't fetch what it lacks, is reported only if something was
+  captured past that time. A capture that ended before doesn't show it.
+- What a fold keeps is bounded. Beyond a bound the oldest is dropped, and not judged any more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Final
 from wirehouse_codecs.hiero.correlation.events import Event
 from wirehouse_codecs.hiero.correlation.known import HELD_NS, SILENT_NS
 from wirehouse_codecs.hiero.correlation.publishers import Publishers
-from wirehouse_codecs.hiero.correlation.rows import Told
+from wirehouse_codecs.hiero.correlation.rows import Outcome
 from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
 from wirehouse_codecs.hiero.correlation.subscribers import RANGE_RULES, Subscribers
 from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
@@ -39,8 +41,8 @@ class Fold(Publishers, Subscribers):
     Raises StateVersionError for another version's state.
     """
 
-    def take(self, event: Event) -> list[Told]:
-        """The next event; what it breaks together with those before it, and decisions that it settles."""
+    def take(self, event: Event) -> list[Outcome]:
+        """Take the next event. Return the findings that it completes, and the decisions that it settles."""
         silent_ns = event.at_ns - self._heard_ns
         self._now_ns = max(self._now_ns, event.at_ns)
         if self._now_ns > self._due_ns:
@@ -55,39 +57,39 @@ class Fold(Publishers, Subscribers):
             take = _TAKES.get((call.service, event.kind))
             if take is not None:
                 take(self, call, event)
-        if event.kind in _TELLS_OF_GAPS:
+        if event.kind in _SHOWS_BLOCKS:
             self._reconsider()
-        return self._give()
+        return self._pop_outcomes()
 
     def _hold(self) -> None:
-        """After a silence each connection may first deliver what missing bytes held back until then."""
+        """Wait for HELD_NS more: after a silence each connection may first deliver what missing bytes held back."""
         for one in self._awaited:
             if one.ready_ns < self._now_ns <= one.due_ns + SILENT_NS:
                 one.held_ns = self._now_ns + HELD_NS
 
     def _judge_due(self) -> None:
         for one in [one for one in self._awaited if one.ready_ns < self._now_ns]:
-            # What is due again may be so by now.
+            # The time at which it is due again may be over too.
             while one.due_ns and one.ready_ns < self._now_ns:
                 one.due_ns = _JUDGED[one.kind](self, one)
             if not one.due_ns:
                 self._awaited.remove(one)
         self._set_due()
 
-    def end_window(self, end_ns: int) -> list[Told]:
-        """The window ends: what is due once nothing can be held back any more, and the rows that changed."""
+    def end_window(self, end_ns: int) -> list[Outcome]:
+        """End a window. Return the findings that are due, if nothing can be held back, and the rows that changed."""
         self._now_ns = max(self._now_ns, end_ns)
         if self._now_ns > self._due_ns and end_ns - self._heard_ns > SILENT_NS:
             self._judge_due()
-        told = self._give()
-        told += self._changed_rows()
-        return [*told, *self._offers.changed_rows()]
+        outcomes = self._pop_outcomes()
+        outcomes += self._changed_rows()
+        return [*outcomes, *self._offers.changed_rows()]
 
     # Calls
 
     def _open(self, call: Call, event: Event) -> None:
-        call.profile, call.correlation_id = event.told["profile"], event.told["correlation_id"]
-        call.partial |= bool(event.told["partial"])
+        call.profile, call.correlation_id = event.fields["profile"], event.fields["correlation_id"]
+        call.partial |= bool(event.fields["partial"])
         if call.service == Service.PUBLISH:
             self._note_partial(call, event)
             self._open_publisher(call, event)
@@ -98,33 +100,33 @@ class Fold(Publishers, Subscribers):
             self._ask(call)
 
     def _miss(self, call: Call, event: Event) -> None:
-        """Messages of the call are missing."""
+        """Note that messages of the call are missing."""
         call.partial = True
         self._note_partial(call, event)
 
     def _close(self, call: Call, event: Event) -> None:
-        told = event.told
-        call.status, call.closed = told["status"], True
-        call.partial |= bool(told["partial"])
-        lost = told["how"] in ("capture_end", "forgotten")
-        by = told["reset_by"]
+        fields = event.fields
+        call.status, call.closed = fields["status"], True
+        call.partial |= bool(fields["partial"])
+        lost = fields["how"] in ("capture_end", "forgotten")
+        by = fields["reset_by"]
         if call.service == Service.PUBLISH:
             self._note_partial(call, event)
             if not lost:
-                trailers = told["how"] == "trailers"
-                ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else told["how"]
+                trailers = fields["how"] == "trailers"
+                ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else fields["how"]
                 self._end(call, event, ended_by, broken=not trailers)
             self._close_publisher(call, event, lost)
             return
-        # What comes after the end of a capture is not known.
+        # The answers after the end of a capture are not known.
         for kind in ("node_error_subscribers", "source_error_sent"):
             self._drop(kind, call)
         if not lost:
-            self._end(call, event, told["how"])
+            self._end(call, event, fields["how"])
             if call.cause is None and call.code is None:
                 call.cause = "subscriber" if by == Direction.CLIENT else "lost"
 
-    def _changed_rows(self) -> Iterator[Told]:
+    def _changed_rows(self) -> Iterator[Outcome]:
         yield from self._catch_ups
         self._catch_ups = []
         for call in list(self._calls.values()):
@@ -142,10 +144,10 @@ class Fold(Publishers, Subscribers):
                 yield block_row(number, block)
 
 
-#: What says which blocks a node has, or could have.
-_TELLS_OF_GAPS: Final = frozenset({BLOCK, "acknowledgement", "end_stream", "node_behind", "server_status"})
+#: Events that show which blocks a node has, or could have.
+_SHOWS_BLOCKS: Final = frozenset({BLOCK, "acknowledgement", "end_stream", "node_behind", "server_status"})
 _Take = Callable[[Fold, Call, Event], None]
-#: By the call's service and the event's kind.
+#: The method that takes an event, by the call's service and the event's kind.
 _TAKES: Final[Mapping[tuple[str | None, str], _Take]] = {
     **{(service, OPENED): Fold._open for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
     **{(service, MISSED): Fold._miss for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
@@ -162,7 +164,7 @@ _TAKES: Final[Mapping[tuple[str | None, str], _Take]] = {
     (Service.SUBSCRIBE, "subscribe_status"): Fold._subscribe_status,
     (Service.STATUS, "server_status"): Fold._server_status,
 }
-#: What is done with what is due: the time when it is due again, or 0.
+#: The method that judges what is due, by its kind. It returns the time when it is due again, or 0.
 _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     "node_error_all": Fold._wait_for_use,
     "node_error_subscribers": Fold._wait_for_use,

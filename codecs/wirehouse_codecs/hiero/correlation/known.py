@@ -1,4 +1,9 @@
-"""What a fold of `across` knows, within its bounds, what it waits for, and what it finds."""
+"""The base of the fold: what is known of calls, nodes, publishers and blocks, what is awaited, and the outcomes.
+
+`Known` finds or makes the state of a call, node, publisher or block, within bounds, and answers questions about it
+(whether messages may be missing, whether two connections have an order in time). It keeps what is awaited, emits
+findings, and writes and reads the carried state. The rules are in the classes that inherit from it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from typing import Final
 from wirehouse_codecs.hiero.correlation.awaited import Awaited
 from wirehouse_codecs.hiero.correlation.events import Event, Where
 from wirehouse_codecs.hiero.correlation.offers import Offers
-from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, DecisionRow, Found, Told
+from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, DecisionRow, Found, Outcome
 from wirehouse_codecs.hiero.correlation.state import (
     CODEC,
     Attempts,
@@ -35,41 +40,46 @@ from wirehouse_codecs.tcp.options import TcpOptions
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
-#: Blocks whose hashes and rows are remembered: those that were seen first of all go first.
+#: Maximum number of blocks whose hashes and rows are remembered; the first ones seen are dropped first.
 MOST_BLOCKS: Final = 1_024
-#: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
+#: Maximum number of a call's headers without an answer, and of its proofs without an acknowledgement.
 MOST_WAITING: Final = 256
-#: What stands behind missing bytes of a connection that goes on is held back for less.
+#: Maximum number of attempts and asked ranges in the row of a catch-up.
+MOST_SHOWN: Final = 64
+#: Maximum number of a block's publishers and roots, of a call's orders, and of the nodes in a catch-up's reports.
+MOST_NAMES: Final = 16
+#: Time for which missing bytes of a connection that goes on hold back the bytes behind them, at most.
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
-#: A connection that was silent for longer has ended, and told what its missing bytes held back.
+#: Silence after which a connection has ended, and has delivered what its missing bytes held back.
 SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
-#: A capture of which nothing was heard for longer may have had a gap.
+#: Silence of a node after which its capture may have had a gap.
 GAP_NS: Final = 60 * 10**9
-#: The packets of two sides, or of two connections, may be captured by clocks that differ by so much.
+#: Maximum difference of the clocks that capture two sides, or two connections.
 CLOCKS_NS: Final = 2 * 10**9
 NEVER: Final = 1 << 63
-#: A client is awaited.
+#: Kinds of Pending for which a client has to come back.
 _RETURNS: Final = ("retry_after_node_error", "subscriber_not_resumed")
 
 
 class Known:
-    """Calls, nodes, publishers, blocks, and what is awaited of them. What is judged stands in the classes above it."""
+    """Calls, nodes, publishers, blocks, what is awaited of them, and the outcomes of the fold."""
 
     def __init__(self, options: HieroOptions, state: str | None = None) -> None:
         self._options = options
         self._calls: OrderedDict[str, Call] = OrderedDict()
-        #: Those of them that were open when they were looked at last.
+        #: Calls that were open at the last look.
         self._active: dict[str, Call] = {}
         self._nodes: OrderedDict[str, Node] = OrderedDict()
         self._attempts: OrderedDict[str, Attempts] = OrderedDict()
         self._blocks: dict[int, Block] = {}
         self._awaited = Awaited()
         self._now_ns = 0
-        #: When the last event came.
+        #: Time of the last event.
         self._heard_ns = 0
         #: The earliest time that something pending is due.
         self._due_ns = NEVER
-        self._told: list[Told] = []
+        #: Findings and rows that weren't emitted yet.
+        self._outcomes: list[Outcome] = []
         self._offers = Offers()
         self._catch_ups: list[CatchUpRow] = []
         if state is not None:
@@ -80,12 +90,12 @@ class Known:
         call = self._calls.get(event.call)
         if call is not None and self._is_over(call, event.at_ns):
             del self._calls[event.call]
-            self._told += call_rows(call)
+            self._outcomes += call_rows(call)
             call = None
         if call is None:
             about = (event.service, event.node, event.client, event.publisher)
             call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
-            call.partial = event.kind != OPENED or bool(event.told["partial"])
+            call.partial = event.kind != OPENED or bool(event.fields["partial"])
             self._active[event.call] = call
             if call.partial or call.service is None:
                 self._come_back(call)
@@ -94,7 +104,7 @@ class Known:
             call.service, call.publisher = event.service, event.publisher
             self._note_partial(call, event)
         if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
-            call.profile = event.told.get("profile") or call.profile
+            call.profile = event.fields.get("profile") or call.profile
             call.said_ns = event.at_ns
             self._hear(self._node(call.node), event.at_ns)
             if event.where.direction == Direction.CLIENT:
@@ -108,25 +118,25 @@ class Known:
         return call
 
     def _come_back(self, call: Call) -> None:
-        """A call whose beginning isn't known may be what is awaited of its client, whoever it says to be."""
+        """Await the client no longer: a call whose beginning isn't known may be the one that is awaited of it."""
         for one in self._awaited.of(*_RETURNS):
             ended = self._calls.get(one.call or "")
             if one.who in (call.publisher, call.client) or (ended is not None and ended.client == call.client):
                 self._awaited.remove(one)
 
     def _is_over(self, call: Call, now_ns: int) -> bool:
-        """Nothing can come of the call any more."""
+        """Whether the call is closed, and nothing can come of it any more."""
         return call.closed and now_ns - call.last_ns > self._options.patience_ns
 
     def _bound_calls(self) -> None:
         if len(self._calls) <= MOST_CALLS:
             return
-        # Several at once, closed ones first: a look at all calls costs as much as many events.
+        # Drop several at once, closed ones first: a look at all calls costs as much as many events.
         most = max(1, MOST_CALLS // 16)
         closed = list(islice((call for call in self._calls.values() if call.closed), most))
         for call in closed or list(islice(self._calls.values(), most)):
             self._active.pop(call.call, None)
-            self._told += call_rows(self._calls.pop(call.call))
+            self._outcomes += call_rows(self._calls.pop(call.call))
 
     def _node(self, name: str | None) -> Node:
         name = name or ""
@@ -143,12 +153,12 @@ class Known:
         node.heard_ns = max(node.heard_ns, at_ns)
 
     def _captured(self, call: Call, at_ns: int) -> bool:
-        """For the options' `patience_ms` after then all of the call was captured: it, or its node, went on."""
+        """Whether the call was captured for `patience_ms` after `at_ns`: it, or its node, went on."""
         over, node = at_ns + self._options.patience_ns, self._node(call.node)
         return call.said_ns >= over or (node.heard_since_ns <= at_ns and node.heard_ns >= over)
 
     def _note_partial(self, call: Call, event: Event) -> None:
-        """Messages of a publisher's call are missing, or of one that a node makes to catch up."""
+        """If messages of the call are missing, note that at its node, and at the node that makes it to catch up."""
         if call.partial:
             self._node(call.node).partial_ns = event.at_ns
             for node in self._nodes.values():
@@ -156,20 +166,20 @@ class Known:
                     node.partial_ns = event.at_ns
 
     def _partial(self, node: Node, at_ns: int) -> bool:
-        """What wasn't seen of the node by then may have been missed, or be of a call that doesn't say whose it is."""
+        """Whether messages of the node may have been missed by then, or be in a call whose node isn't known."""
         times = (one.partial_ns for one in (node, self._nodes.get("")) if one is not None)
         return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
 
     def _ordered(self, node: Node, at_ns: int) -> bool:
-        """What the node said on one call by then is known to come before or after what another call sent."""
+        """Whether messages of two calls of the node have a known order in time at `at_ns`."""
         return node.early_ns is None or abs(at_ns - node.early_ns) > CLOCKS_NS
 
     def _crossed_ns(self, node: Node, at_ns: int) -> int:
-        """What one connection of the node has at `at_ns` may have come before what another has so much earlier."""
+        """Maximum time by which another connection's message may be captured too early, before one of `at_ns`."""
         return self._options.in_flight_ns if self._ordered(node, at_ns) else CLOCKS_NS
 
     def _asking_node(self, call: Call) -> Node | None:
-        """The block node that makes a call itself: it is behind, and another one is asked from its address."""
+        """The block node that makes the call itself: it is behind, and calls another node from its address."""
         asking = [
             node
             for node in self._nodes.values()
@@ -181,7 +191,7 @@ class Known:
         return asking[0]
 
     def _ask(self, call: Call) -> tuple[Node, CatchUp] | None:
-        """The node that makes the call itself to catch up: what its call asks for and gets counts for it."""
+        """The node that makes the call itself to catch up, and this catch-up, which then counts as started."""
         node = self._asking_node(call) if call.asking is None else self._nodes.get(call.asking)
         if node is None or node.catch_up is None:
             return None
@@ -214,7 +224,7 @@ class Known:
         return [call for call in open_calls if call.service == Service.SUBSCRIBE and call.node == node and call.asked]
 
     def _resume(self, call: Call, event: Event, service: Service, who: str | None) -> None:
-        """The call that goes on where one ended before."""
+        """Note the call as the next one of a call of the same publisher or subscriber that ended before."""
         for other in reversed(self._calls.values()):
             same = other.publisher if service is Service.PUBLISH else other.client
             if other is call or other.service != service or same != who or other.next_call is not None:
@@ -225,14 +235,14 @@ class Known:
             return
 
     def _end(self, call: Call, event: Event, ended_by: str, *, broken: bool = False) -> None:
-        """Nothing more is to come on the call. `broken`: a reset or the end of its connection ended it."""
+        """Nothing more may follow on the call. `broken`: a reset or the end of its connection ended it."""
         if call.ended_ns is not None:
             return
         call.ended_ns, call.ended_by = event.at_ns, ended_by
         if call.service != Service.PUBLISH:
             return
         attempts = self._attempts_of(call)
-        # What was held back by missing bytes comes late, and may have been acknowledged.
+        # A call with missing messages may have had an acknowledgement, and late bytes don't show when it ended.
         counts = not (call.acknowledged or call.partial or event.is_late)
         if not counts:
             attempts.gaps.clear()
@@ -271,22 +281,22 @@ class Known:
             if len(self._blocks) > MOST_BLOCKS:
                 old = next(iter(self._blocks))
                 forgotten = self._blocks.pop(old)
-                self._told += [block_row(old, forgotten)] if forgotten.changed else []
+                self._outcomes += [block_row(old, forgotten)] if forgotten.changed else []
         return block
 
-    # What is awaited
+    # Awaited messages and calls
 
     def _await(self, pending: Pending) -> None:
         if self._awaited.add(pending):
             self._due_ns = min(self._due_ns, pending.due_ns)
 
     def _drop(self, kind: str, call: Call) -> None:
-        """It came on the call, or the call ended."""
+        """Await it of the call no longer: it came, or the call ended."""
         for one in self._awaited.of_call(kind, call.call):
             self._awaited.remove(one)
 
     def _drop_of(self, kind: str, who: str | None) -> None:
-        """The publisher or subscriber came."""
+        """Await the publisher or subscriber no longer: it came."""
         for one in self._awaited.of(kind):
             if who is None or one.who == who:
                 self._awaited.remove(one)
@@ -295,9 +305,9 @@ class Known:
         self._due_ns = min((one.ready_ns for one in self._awaited), default=NEVER)
 
     def _judge_after(self, call: Call, kind: str, event: Event, since_ns: int) -> None:
-        """The call goes on after the node's own error, when it was to be told.
+        """Judge that the call goes on after the node's own error, which had to end it.
 
-        The node didn't say this before `since_ns`. What it had said before may still be on its way.
+        The node sent this message at `since_ns` or later. Messages that it sent before its error may come after it.
         """
         if event.is_late:
             return
@@ -307,7 +317,7 @@ class Known:
                 self._awaited.remove(pending)
 
     def _published_ns(self, number: int | None) -> int:
-        """When a captured publisher brought the block, whole or at least its header; 0 = nobody knows."""
+        """When a captured publisher brought the block, whole or at least its header; 0 = not known."""
         block = None if number is None else self._blocks.get(number)
         if block is None or not block.publishers:
             return 0
@@ -318,21 +328,28 @@ class Known:
         return 0
 
     def _after_capture(self, pending: Pending) -> bool:
-        """Nothing was captured since it was due: it may have come after the capture's end."""
+        """Whether nothing was captured since `pending` was due: it may have come after the capture's end."""
         return max((node.heard_ns for node in self._nodes.values()), default=0) < pending.due_ns
 
     def _judge_return(self, pending: Pending) -> int:
         return self._now_ns if self._after_capture(pending) else self._judge_never(pending)
 
     def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
-        """All calls that were seen have ended. Of others the first bytes may be held back."""
+        """Judge missing proofs after HELD_NS: all known calls have ended, but another one may be held back."""
         for pending in self._awaited.unproven(node):
             if not pending.proven:
                 pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
                 self._due_ns = min(self._due_ns, pending.ready_ns)
 
+    def _await_proof(self, rule: str, call: Call, event: Event, message: str, number: int, needs: int) -> None:
+        """Report `rule` unless the proof of block `needs` comes. A hole may hold it back until all calls have ended."""
+        due = event.at_ns + self._options.patience_ns
+        pending = Pending(rule, event.where, due, call.call, call.node, publisher=call.publisher, message=message)
+        pending.number, pending.needs, pending.received = number, needs, event.received
+        self._await(pending)
+
     def _judge_unproven(self, pending: Pending) -> int:
-        """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
+        """Judge that a proof never came. Missing bytes of a silent call may hold it back until its connection ends."""
         if not pending.proven and pending.needs is not None:
             patience_ns = self._options.patience_ns
             calls = [
@@ -346,11 +363,11 @@ class Known:
         return self._judge_never(pending)
 
     def _wait_for_use(self, pending: Pending) -> int:
-        """Calls that were to be told: judged by what comes on them, until they close or patience is over."""
+        """Wait for up to `patience_ms` for the messages by which this is judged."""
         over = pending.where.arrived_at_ns + self._options.patience_ns
         return over if pending.due_ns < over else 0
 
-    # What is told
+    # Outcomes
 
     def _find(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
         if (
@@ -359,16 +376,16 @@ class Known:
             and (call.partial or self._unsure(self._now_ns, call.node, call.asking))
         ):
             return
-        self._tell(rule, where, message, call, number)
+        self._emit(rule, where, message, call, number)
 
     def _find_soon(self, rule: str, where: Where, message: str, call: Call, number: int | None = None) -> None:
-        """What a hole that isn't known yet may explain: another attempt, or an acknowledgement."""
+        """Report after HELD_NS: a hole that isn't known yet may hold an attempt or acknowledgement that explains it."""
         if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
             about = (call.call, call.node, None, call.publisher)
             self._await(Pending(rule, where, self._now_ns + HELD_NS, *about, message=message, number=number))
 
     def _find_late(self, rule: str, where: Where, message: str, call: Call, number: int) -> None:
-        """What others may explain that are asked later."""
+        """Report after `patience_ms`: messages of other nodes that are asked later may explain it."""
         if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
             due_ns = self._now_ns + self._options.patience_ns
             self._await(Pending(rule, where, due_ns, call.call, call.node, message=message, number=number))
@@ -377,31 +394,31 @@ class Known:
         nodes = (self._nodes.get(name or "") for name in names)
         return any(node is not None and self._partial(node, at_ns) for node in nodes)
 
-    def _tell(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
+    def _emit(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
         found = RULE[rule]
         severity = TOLERANT.get(rule, found.severity) if self._options.tolerant else found.severity
-        told = Found(found, severity, where, message, block_number=block_or_none(number))
+        outcome = Found(found, severity, where, message, block_number=block_or_none(number))
         if call is not None:
-            told = replace(told, call=call.call, node=call.node, publisher=call.publisher)
-        self._told.append(told)
+            outcome = replace(outcome, call=call.call, node=call.node, publisher=call.publisher)
+        self._outcomes.append(outcome)
 
     def _find_awaited(self, rule: str, pending: Pending, message: str, number: int | None = None) -> None:
-        """What never came; its call may be forgotten."""
+        """Report what never came. Its call may have been dropped."""
         call = self._calls.get(pending.call or "")
-        # Also what was missed long before it is judged may hold it.
+        # Messages that were missed long before may have had it.
         if self._unsure(pending.where.arrived_at_ns, pending.node, None if call is None else call.asking):
             return
-        self._tell(rule, pending.where, message, None, number)
-        found = self._told[-1]
+        self._emit(rule, pending.where, message, None, number)
+        found = self._outcomes[-1]
         assert isinstance(found, Found)
-        self._told[-1] = replace(found, call=pending.call, node=pending.node, publisher=pending.publisher)
+        self._outcomes[-1] = replace(found, call=pending.call, node=pending.node, publisher=pending.publisher)
 
-    def _give(self) -> list[Told]:
-        told, self._told = self._told, []
-        for one in told:
+    def _pop_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        for one in outcomes:
             if isinstance(one, DecisionRow):
                 self._offers.decide(one)
-        return told
+        return outcomes
 
     # Carried state
 

@@ -1,8 +1,11 @@
-"""Blocks that publishers offer to nodes: in which order, what became of each offer, and how long the block took.
+"""Blocks that publishers offer to nodes: in which order, how each offer ended, and how long the block took.
 
-Rows come at the end of a window: of a block that several publishers offered a race, of each offer that was accepted how
-long the proof, the acknowledgment and the first delivery took. Of the blocks the newest MOST_OFFERED are kept, and of a
-block the first MOST_OFFERS offers.
+Rows come at the end of a window:
+
+- a RaceRow for each block that several publishers offered,
+- a LatencyRow for each offer that was accepted: how long the proof, the acknowledgement and the first delivery took.
+
+The newest MOST_OFFERED blocks are kept, each with its first MOST_OFFERS offers.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ MOST_OFFERS: Final = 64
 
 @dataclass(slots=True)
 class Offer:
-    """A header of a block."""
+    """A header of a block that a publisher sent."""
 
     where: Where
     call: str
     publisher: str | None
-    #: As DecisionRow.actual.
+    #: The value of DecisionRow.actual.
     answer: str | None = None
     answered_ns: int | None = None
     skip_obeyed: bool | None = None
@@ -35,27 +38,27 @@ class Offer:
 
 @dataclass(slots=True)
 class Offered:
-    """A block at a node."""
+    """A block that was offered to a node, or that a subscriber got from it."""
 
     node: str | None
     number: int
-    #: When a subscriber of the node got its header first.
+    #: Time at which the first subscriber of the node got its header.
     delivered_ns: int | None = None
     offers: list[Offer] = field(default_factory=list)
     changed: bool = False
 
 
 class Offers:
-    """The blocks that were offered last."""
+    """The newest offered blocks of a fold."""
 
     def __init__(self, known: Iterable[Offered] = ()) -> None:
         self._blocks = {(one.node, one.number): one for one in known}
-        #: Rows of blocks that are kept no more.
-        self._told: list[RaceRow | LatencyRow] = []
+        #: Rows of blocks that were dropped since the last `changed_rows`.
+        self._dropped_rows: list[RaceRow | LatencyRow] = []
 
     @property
     def state(self) -> list[Offered]:
-        """What is carried."""
+        """The carried state."""
         return list(self._blocks.values())
 
     def _block(self, node: str | None, number: int) -> Offered:
@@ -63,18 +66,18 @@ class Offers:
         if block is None:
             block = self._blocks[node, number] = Offered(node, number)
             if len(self._blocks) > MOST_OFFERED:
-                self._told += _rows(self._blocks.pop(next(iter(self._blocks))))
+                self._dropped_rows += _rows(self._blocks.pop(next(iter(self._blocks))))
         return block
 
     def offer(self, node: str | None, number: int, offer: Offer) -> None:
-        """A publisher offers the block."""
+        """Note that a publisher offers the block."""
         block = self._block(node, number)
         if len(block.offers) < MOST_OFFERS:
             block.offers.append(offer)
             block.changed = True
 
     def decide(self, row: DecisionRow) -> None:
-        """What became of an offer, as far as it is known."""
+        """Note how an offer ended, as far as it is known."""
         block = self._blocks.get((row.node, row.offered))
         if block is None:
             return
@@ -85,7 +88,7 @@ class Offers:
                 block.changed = True
 
     def prove(self, node: str | None, number: int, call: str, at_ns: int) -> None:
-        """The proof came on this call."""
+        """Note that the proof came on this call."""
         block = self._blocks.get((node, number))
         if block is None:
             return
@@ -94,18 +97,18 @@ class Offers:
                 offer.proof_ns, block.changed = at_ns, True
 
     def deliver(self, node: str | None, number: int, at_ns: int, *, is_new: bool) -> None:
-        """A subscriber gets the header. `is_new`: the node isn't known to have verified the block."""
+        """Note that a subscriber gets the header. `is_new`: the node isn't known to have verified the block."""
         block = self._block(node, number) if is_new else self._blocks.get((node, number))
         if block is not None and block.delivered_ns is None:
             block.delivered_ns, block.changed = at_ns, True
 
     def changed_rows(self) -> list[RaceRow | LatencyRow]:
-        """The rows that changed since this was asked last."""
-        told, self._told = self._told, []
+        """The rows that changed since the last call."""
+        rows, self._dropped_rows = self._dropped_rows, []
         for block in self._blocks.values():
-            told += _rows(block)
+            rows += _rows(block)
             block.changed = False
-        return told
+        return rows
 
 
 def _rows(block: Offered) -> Iterator[RaceRow | LatencyRow]:

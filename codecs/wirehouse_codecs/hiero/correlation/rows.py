@@ -1,4 +1,7 @@
-"""What only several calls say together, as rows: what the fold of a service finds."""
+"""The rows that the fold of a service emits: findings, and one row for each decision, call, catch-up and block.
+
+`Outcome` is the union of their types. Each type is one table: `gold.hiero_found`, `gold.hiero_decisions`, and so on.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from wirehouse_codecs.hiero.correlation.events import Where
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rule that calls break together, at what completes it, or at what never had its answer."""
+    """A rule that several calls break together, at the message that completes it or that never had its answer."""
 
     rule: Rule
     severity: Severity
@@ -41,11 +44,11 @@ class DecisionRow:
     reported: int | None
     meaning: str | None
     answered_at_ns: int | None
-    #: None = it can't be told.
+    #: None = it isn't known.
     legal: bool | None
     rule: str | None
-    #: After SkipBlock the publisher stopped, after ResendBlock it offered the block again; None = it wasn't told to, or
-    #: it may not have known.
+    #: Whether the publisher stopped after SkipBlock, and offered the block again after ResendBlock. None = the node
+    #: sent no such answer, or the publisher may not have known it.
     skip_obeyed: bool | None = None
     resend_obeyed: bool | None = None
 
@@ -54,12 +57,12 @@ class DecisionRow:
 class RaceRow:
     """A block that several publishers offered to a node."""
 
-    #: The header that was accepted first, or the first of all; its time is that of the first of all.
+    #: Location of the header that was accepted first, else of the first one. The time is that of the first one.
     where: Where
     node: str | None
     block_number: int
     publisher_count: int
-    #: When, by whom, and how it was answered.
+    #: For each offer its time, its publisher and its answer.
     offered_by: tuple[tuple[int, str | None, str | None], ...]
     won_by: str | None
     skipped: int
@@ -101,7 +104,7 @@ class SessionRow:
     profile: str | None
     opened_at_ns: int
     ended_at_ns: int | None
-    #: Who ended it: `publisher`, `node`, or how the call was lost.
+    #: `publisher` or `node`, which ended it, or how the call was lost.
     ended_by: str | None
     publisher_code: str | None
     node_code: str | None
@@ -114,7 +117,7 @@ class SessionRow:
     proven: int
     acknowledged: int
     item_bytes: int
-    #: It was refused, or ended by an error, and nothing of it was acknowledged.
+    #: Whether it was refused, or ended by an error, with nothing acknowledged. None = it goes on.
     failed: bool | None
     partial: bool
     next_call: str | None
@@ -131,7 +134,7 @@ class SubscriptionRow:
     node: str | None
     client: str | None
     opened_at_ns: int
-    #: None = open.
+    #: None = the request was open: it named no first block.
     start_block_number: int | None
     end_block_number: int | None
     blocks: int
@@ -143,7 +146,7 @@ class SubscriptionRow:
     ended_at_ns: int | None
     #: `publisher_error`, `node_error`, `request`, `done`, `lost`; None = it goes on, or isn't known.
     cause: str | None
-    #: The node that asks, if it is one: then it catches up.
+    #: The node that makes the call itself to catch up.
     asking_node: str | None
     next_call: str | None
     next_node: str | None
@@ -154,17 +157,17 @@ class SubscriptionRow:
 class CatchUpRow:
     """A node that is behind, until it has caught up."""
 
-    #: The first answer that said so.
+    #: Location of the first answer Behind.
     where: Where
     node: str
     offered: int
     #: None = the node had no block.
     reported: int | None
-    #: The highest block that was offered since, which is to be reached.
+    #: The highest block that was offered since: the node has to reach it.
     recorded_target: int
-    #: When, by whom, and what was offered and reported.
+    #: For each attempt its time, its publisher, the offered block and the reported one.
     attempts: tuple[tuple[int, str | None, int, int | None], ...]
-    #: When, from whom, start and end (None = open).
+    #: For each request its time, the asked node, the first block and the last one (None = open).
     asked: tuple[tuple[int, str | None, int, int | None], ...]
     last_available: int | None
     fetched: int
@@ -177,7 +180,7 @@ class CatchUpRow:
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """A block, from all who sent it."""
+    """A block, from all publishers that sent it."""
 
     where: Where
     block_number: int
@@ -185,7 +188,7 @@ class BlockRow:
     first_at_ns: int
     proof_at_ns: int | None
     acknowledged_at_ns: int | None
-    #: None = it was not seen whole.
+    #: None = the block was not captured whole.
     item_counts: tuple[tuple[str, int], ...] | None
     items: int | None
     item_bytes: int | None
@@ -193,9 +196,10 @@ class BlockRow:
     previous_hash: bytes | None
     block_root: bytes | None
     root_layout: str | None
-    #: Its root is the next block's previous hash; None = one of them isn't known.
+    #: Whether its root is the next block's previous hash; None = one of them isn't known.
     chains: bool | None
     root_reason: str | None
 
 
-Told = Found | DecisionRow | RaceRow | LatencyRow | SessionRow | SubscriptionRow | CatchUpRow | BlockRow
+#: A row that the fold emits.
+Outcome = Found | DecisionRow | RaceRow | LatencyRow | SessionRow | SubscriptionRow | CatchUpRow | BlockRow

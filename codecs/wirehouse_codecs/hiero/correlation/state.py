@@ -1,4 +1,8 @@
-"""What a fold keeps of calls, nodes, publishers and blocks, how that becomes rows, and what of it is carried."""
+"""The state that a fold keeps of calls, nodes, publishers and blocks, the rows made from it, and its carried form.
+
+The names of these classes and of their fields are part of the carried layout: whoever changes one raises
+SNAPSHOT_VERSION.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,14 @@ from wirehouse_codecs.core.intervals import Intervals
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.hiero.correlation.events import Where
 from wirehouse_codecs.hiero.correlation.offers import Offered
-from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
-from wirehouse_codecs.hiero.correlation.rows import Told as Row
+from wirehouse_codecs.hiero.correlation.rows import (
+    BlockRow,
+    CatchUpRow,
+    DecisionRow,
+    Outcome,
+    SessionRow,
+    SubscriptionRow,
+)
 from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 
 SNAPSHOT_VERSION: Final = 8
@@ -23,11 +33,11 @@ class Decision(NamedTuple):
 
     where: Where
     number: int
-    #: The node's last verified block when it was offered.
+    #: L, the node's last verified block, when it was offered.
     known: int | None
-    #: The answer that is due; None = that isn't known.
+    #: The answer that is due: `next`, `duplicate`, `behind`; None = not known.
     expected: str | None
-    #: It is the first header of its call.
+    #: Whether it is the first header of its call.
     is_first: bool
 
 
@@ -39,7 +49,7 @@ class Proof(NamedTuple):
 
 
 class Early(NamedTuple):
-    """An answer that came with the header that it is to, and was read before it."""
+    """An answer that was read before its header, which came late in the same packet."""
 
     at_ns: int
     answer: str
@@ -49,19 +59,21 @@ class Early(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """SkipBlock or ResendBlock, until it is known what the publisher did."""
+    """An order to a publisher, SkipBlock or ResendBlock, until it is known whether the publisher obeys."""
 
     #: The decision about the header of that block.
     row: DecisionRow
+    #: Location of the order.
     answer: Where
+    #: Whether it is ResendBlock.
     resend: bool
-    #: The publisher has said nothing since; part of what it said since may have been written before it knew.
+    #: Whether the publisher sent nothing since, and whether it may have written what it sent before it knew the order.
     silent: bool = True
     unsure: bool = False
 
     @property
     def is_known(self) -> bool:
-        """What the publisher did after SkipBlock, or that nobody will know."""
+        """Whether nothing more can show what the publisher did after SkipBlock."""
         return self.resend or self.unsure or self.row.skip_obeyed is not None
 
 
@@ -81,12 +93,12 @@ class Call:
     partial: bool = False
     changed: bool = True
     last_ns: int = 0
-    #: When something was said on it last.
+    #: Time of its last message.
     said_ns: int = 0
-    #: When its client, and the node, said something last.
+    #: Times of the last message of its client, and of its node.
     sent_ns: int = 0
     answered_ns: int = 0
-    #: When nothing more is to come of it, and how; when its end was told.
+    #: Time at which one side ended it, and which side or how; whether its end was captured.
     ended_ns: int | None = None
     ended_by: str | None = None
     closed: bool = False
@@ -95,18 +107,18 @@ class Call:
     next_call: str | None = None
     next_node: str | None = None
     next_ns: int | None = None
-    #: Of a publisher
+    #: Fields of publishers' calls. Number of headers, the first block and the last one:
     headers: int = 0
     first_header: int | None = None
     header: int | None = None
-    #: The block of the last header has no proof, and wasn't refused.
+    #: Whether the block of the last header has no proof yet, and wasn't refused.
     streaming: bool = False
     proven: int = 0
     acknowledged: int = 0
     #: The highest block that was acknowledged on the call.
     acked: int | None = None
     refused: bool = False
-    #: Its last header was answered by Behind.
+    #: Whether its last header was answered by Behind.
     behind: bool = False
     error: bool = False
     publisher_code: str | None = None
@@ -118,8 +130,9 @@ class Call:
     #: Proofs that aren't acknowledged.
     proofs: list[Proof] = field(default_factory=list)
     early: Early | None = None
+    #: The `orders`.
     told: list[Told] = field(default_factory=list)
-    #: Of a subscriber
+    #: Fields of subscribers' calls. The range that was asked for:
     start: int | None = None
     end: int | None = None
     asked: bool = False
@@ -132,7 +145,13 @@ class Call:
     overrun: bool = False
 
     @property
+    def orders(self) -> list[Told]:
+        """SkipBlock and ResendBlock answers that the publisher may still obey."""
+        return self.told
+
+    @property
     def new(self) -> bool:
+        """Whether it has a profile of the newer API, `B`."""
         return (self.profile or "B").startswith("B")
 
     def coming(self) -> Iterator[int]:
@@ -143,26 +162,27 @@ class Call:
 
     @property
     def open(self) -> bool:
+        """Whether messages may follow."""
         return self.ended_ns is None and not self.closed
 
 
 @dataclass(slots=True)
 class CatchUp:
-    """A node that is behind."""
+    """A node that is behind, and catches up."""
 
     where: Where
     offered: int
     reported: int
     target: int
-    #: When who offered which block, and which one the node reported.
+    #: For each attempt its time, its publisher, the offered block and the one that the node reported.
     attempts: list[tuple[int, str | None, int, int]] = field(default_factory=list)
-    #: When whom it asked for blocks, and for which ones.
+    #: For each request of the node its time, the asked node, the first block and the last one.
     asked: list[tuple[int, str | None, int, int | None]] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     available: int | None = None
-    #: The last block that each of the nodes reported that it asked.
+    #: The last block that each asked node reported.
     reports: dict[str, int] = field(default_factory=dict)
-    #: The node asked another for its status, or for blocks.
+    #: Whether the node asked another one for its status, or for blocks.
     started: bool = False
     fetched: int = 0
     stalled: bool = False
@@ -176,32 +196,33 @@ def _runs() -> Intervals:
 
 @dataclass(slots=True)
 class Node:
-    """What is known of a block node."""
+    """A block node, as far as it is known."""
 
     name: str
-    #: L, and how it rose by the last acknowledgements: when, to what.
+    #: L.
     known: int | None = None
-    #: Since when it is known to have any block but 0.
+    #: Time since which it is known to have another block than 0.
     known_ns: int = 0
+    #: The highest acknowledged block, and how it rose last: time and block of each acknowledgement.
     acked: int | None = None
     rises: list[tuple[int, int]] = field(default_factory=list)
-    #: From when to when something of it was heard each minute.
+    #: Begin and end of the time in which a message of it was captured at least once a minute.
     heard_since_ns: int = 0
     heard_ns: int = 0
-    #: When an answer was last captured no later than what it answers: its clock may be ahead of that of the clients.
+    #: Time at which an answer was last captured no later than its request: its clock may be behind that of the clients.
     early_ns: int | None = None
-    #: When messages of its publishers were missed last.
+    #: Time at which messages of its publishers were missed last.
     partial_ns: int | None = None
-    #: Calls that it makes itself are captured.
+    #: Whether calls that it makes itself are captured.
     outgoing: bool = False
-    #: When it last told a publisher of an error of its own; when a publisher last ended with an error.
+    #: Time of its last own error, reported to a publisher; time of a publisher's last error.
     error_ns: int | None = None
     publisher_error_ns: int | None = None
-    #: Publishers that did so since the last acknowledgement: when, on which call.
+    #: Errors of publishers since the last acknowledgement: time and call of each.
     publisher_errors: list[tuple[int, str]] = field(default_factory=list)
     acked_ns: int | None = None
     catch_up: CatchUp | None = None
-    #: When it had caught up last.
+    #: Time at which it had caught up last.
     caught_up_ns: int | None = None
     offered: Intervals = field(default_factory=_runs)
     proven: Intervals = field(default_factory=_runs)
@@ -211,7 +232,7 @@ class Node:
     dropped: Intervals = field(default_factory=_runs)
 
     def has(self, number: int) -> bool:
-        """The block was delivered whole, acknowledged or fetched."""
+        """Whether the block was delivered whole, acknowledged or fetched."""
         known = self.known is not None and number <= self.known
         return known or any(number in held for held in (self.proven, self.acknowledged, self.fetched))
 
@@ -226,16 +247,16 @@ class Attempts:
     """A publisher's attempts at one node."""
 
     last_call: str | None = None
-    #: When the last attempt ended, if it failed; and whether by an error of the node.
+    #: Time at which the last attempt ended, if it failed; and whether by an error of the node.
     failed_ns: int | None = None
     node_error: bool = False
     gaps: list[int] = field(default_factory=list)
     distances: list[int] = field(default_factory=list)
-    #: The block that was answered as a duplicate, and it wasn't offered another one since.
+    #: The block that was answered as a duplicate, if the publisher offered no other one since.
     refused: int | None = None
-    #: Where that answer stands.
+    #: Location of that answer.
     refused_at: Where | None = None
-    #: It was answered Behind, and nothing of it was acknowledged since.
+    #: Whether it was answered Behind, and nothing of it was acknowledged since.
     behind: bool = False
 
 
@@ -253,59 +274,59 @@ class Block:
     item_bytes: int | None = None
     proof_kind: str | None = None
     previous: str | None = None
-    #: Roots by layout, as hex; they are all that the block can have.
+    #: Roots that the block may have, as hex; if `complete`, it can have no other.
     roots: list[str] = field(default_factory=list)
     complete: bool = False
     root: str | None = None
     layout: str | None = None
     reason: str | None = None
     chains: bool | None = None
-    #: That it doesn't chain was told.
+    #: Whether it was reported that the next block doesn't hold its root.
     told: bool = False
     changed: bool = True
 
 
 @dataclass(slots=True)
 class Pending:
-    """What is awaited: judged when it is `due`, or by what comes first."""
+    """A message or call that is awaited. It is judged when it is due, or dropped when a message settles it."""
 
     kind: str
     where: Where
     due_ns: int
     call: str | None = None
     node: str | None = None
-    #: A publisher or subscriber; and the publisher.
+    #: The client that has to come back, if one has to; the publisher that a finding is about.
     who: str | None = None
     publisher: str | None = None
     others: list[str] = field(default_factory=list)
     used: bool = False
     message: str = ""
-    #: The block that it is about, and the one whose proof is missing; that has come, but too late.
+    #: The block that it is about, the one whose proof is missing, and whether that proof came, but too late.
     number: int | None = None
     needs: int | None = None
     proven: bool = False
-    #: So many bytes of the other side had its sender received, at most; None = that isn't known.
+    #: Maximum number of bytes of the other side that its sender had received; None = not known.
     received: int | None = None
-    #: After a silence it isn't judged before then.
+    #: Time before which it isn't judged, after a silence.
     held_ns: int = 0
 
     @property
     def ready_ns(self) -> int:
-        """When it is judged at the earliest."""
+        """The earliest time at which it is judged."""
         return max(self.due_ns, self.held_ns)
 
 
 # Rows
 
 
-def call_rows(call: Call) -> Iterator[Row]:
+def call_rows(call: Call) -> Iterator[Outcome]:
     """The rows of a call that changed."""
     if not call.changed:
         return
     for where, offered, known, expected, _ in call.decisions:
         about = (call.call, call.node, call.publisher, offered, known, expected)
         yield DecisionRow(where, *about, None, None, None, None, None, None)
-    yield from (told.row for told in call.told)
+    yield from (order.row for order in call.orders)
     if call.service == Service.PUBLISH:
         yield _session_row(call)
     elif call.service == Service.SUBSCRIBE:
@@ -413,10 +434,10 @@ def block_row(number: int, block: Block) -> BlockRow:
 
 
 class ServiceState(NamedTuple):
-    """What a fold carries of its service."""
+    """The carried state of a service's fold."""
 
     now_ns: int
-    #: When the last event came.
+    #: Time of the last event.
     heard_ns: int
     calls: list[Call]
     nodes: list[Node]

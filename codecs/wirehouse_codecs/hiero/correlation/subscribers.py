@@ -1,4 +1,11 @@
-"""Subscriptions, and nodes that ask another one for what they lack; and whether blocks chain."""
+"""Calls of subscribers, of nodes that fetch missing blocks from another node, and whether blocks chain.
+
+- A subscription (`Subscribers._request`, `_deliver`, `_subscribe_status`): which errors end it, and whether the
+  subscriber comes back.
+- A node that catches up makes calls itself: the range that it asks for (`_range_fault`), the blocks that it gets
+  (`_fetch`), and the blocks that it still lacks in the end (`_judge_catch_up`).
+- A block that came whole (`_take_block`): its row, and whether its root is the next block's previous hash (`_chain`).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +14,14 @@ from operator import itemgetter
 from typing import Any, Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, whole
-from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, Known
-from wirehouse_codecs.hiero.correlation.publishers import MOST_NAMES, MOST_SHOWN
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_NAMES, MOST_SHOWN, MOST_WAITING, Known
 from wirehouse_codecs.hiero.correlation.state import MOST_RUNS, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import OPEN, Service
 from wirehouse_codecs.hiero.session.steps import after
 
-#: A subscriber is told of a failure that isn't its own.
+#: Codes that report a failure that isn't the subscriber's own.
 _SOURCE_ERRORS: Final = frozenset({"ERROR", "NOT_AVAILABLE"})
-#: Rules about what a node asks another one for.
+#: Rules about the range that a node asks another one for.
 RANGE_RULES: Final = ("recorded_target", "catchup_range")
 
 
@@ -24,8 +30,8 @@ class Subscribers(Known):
 
     def _request(self, call: Call, event: Event) -> None:
         call.asked = True
-        call.start = whole(event.told["start_block_number"])
-        end = whole(event.told["end_block_number"])
+        call.start = whole(event.fields["start_block_number"])
+        end = whole(event.fields["end_block_number"])
         call.end = None if end == OPEN or (not call.new and not end) else end
         asked = self._ask(call)
         if asked is None:
@@ -40,9 +46,9 @@ class Subscribers(Known):
         self._reconsider(call)
 
     def _range_fault(self, call: Call, node: Node, catch_up: CatchUp, at_ns: int) -> tuple[str, str, int] | None:
-        """The rule that a request at `at_ns` breaks by what is known; the block that it is about.
+        """The rule that a request at `at_ns` breaks by what is known, the message, and the block that it is about.
 
-        What was said on other connections shortly before may have come after it.
+        Messages of other connections shortly before may have come after it.
         """
         start, end, reports = call.start or 0, call.end, catch_up.reports
         available = reports.get(call.node or "", min(reports.values(), default=None))
@@ -62,7 +68,7 @@ class Subscribers(Known):
             expected |= {after(acked) for _, acked in node.rises}
         elsewhere = [part for whom, part in asked_of if whom != call.node]
         is_start = start in expected or min(expected) <= start <= _reach(min(expected) - 1, elsewhere)
-        # What a node has that reported nothing isn't known.
+        # The blocks of a node that reported nothing aren't known.
         is_reported = end in reports.values() or call.node not in reports
         if not is_start or not (end is None or is_reported or any(first == end + 1 for first, _ in others)):
             shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
@@ -70,9 +76,10 @@ class Subscribers(Known):
         return None
 
     def _reconsider(self, request: Call | None = None) -> None:
-        """What was said just now may have come before what a node asked for on another connection.
+        """Judge the requested ranges again: the newest message may have come before a request on another connection.
 
-        `request`: a node asks for another part now, where it had it in mind, or as soon as it has the one before.
+        `request`: the call on which a node asks for another part now. It may have planned this part, or waited for the
+        one before.
         """
         for pending in self._awaited.of(*RANGE_RULES):
             call = self._calls.get(pending.call or "")
@@ -91,7 +98,7 @@ class Subscribers(Known):
                 self._awaited.remove(pending)
 
     def _server_status(self, call: Call, event: Event) -> None:
-        last = call.latest = whole(event.told["last_available_block"])
+        last = call.latest = whole(event.fields["last_available_block"])
         # In one packet the answer comes before the request.
         asked = self._ask(call)
         if asked is not None:
@@ -100,9 +107,9 @@ class Subscribers(Known):
             self._know(self._node(call.node), last)
 
     def _deliver(self, call: Call, event: Event) -> None:
-        call.item_bytes += event.told["item_bytes"] or 0
-        # Blocks of before may wait in the node's send buffer.
-        header = whole(event.told["header"])
+        call.item_bytes += event.fields["item_bytes"] or 0
+        # Older blocks may wait in the node's send buffer.
+        header = whole(event.fields["header"])
         since_ns = self._published_ns(header)
         if header is not None:
             known = self._node(call.node).known
@@ -116,7 +123,7 @@ class Subscribers(Known):
                 self._awaited.remove(pending)
 
     def _subscribe_status(self, call: Call, event: Event) -> None:
-        meaning = event.told["meaning"] or "UNKNOWN"
+        meaning = event.fields["meaning"] or "UNKNOWN"
         call.code = meaning
         for kind in ("node_error_subscribers", "source_error_sent"):
             self._drop(kind, call)
@@ -153,7 +160,7 @@ class Subscribers(Known):
         )
 
     def _fetch(self, call: Call, event: Event, number: int) -> None:
-        """A subscriber, perhaps a node that catches up, has a block."""
+        """Count a block that a subscriber, perhaps a node that catches up, has whole."""
         call.blocks += 1
         call.first_block = number if call.first_block is None else call.first_block
         call.last_block = number
@@ -171,8 +178,11 @@ class Subscribers(Known):
             self._find("catch_up_overrun", event.where, shown, call, number)
 
     def _goes_on_fetching(self, call: Call, node: Node, event: Event, number: int) -> bool:
-        """The node still wants blocks without an end, long after it had them all: of what it asked before, some may
-        have been on their way, or in a send buffer, but none that was published later."""
+        """Whether the node still gets blocks without an end, long after it had caught up.
+
+        Blocks that it asked for before may have been on their way, or in a send buffer, unless they were published
+        later.
+        """
         if call.end is not None or node.caught_up_ns is None:
             return False
         return min(event.at_ns, self._published_ns(number)) > node.caught_up_ns + CLOCKS_NS
@@ -202,37 +212,37 @@ class Subscribers(Known):
     # Blocks
 
     def _take_block(self, event: Event) -> None:
-        number, told = event.number, event.told
+        number, fields = event.number, event.fields
         call = None if event.call is None else self._call_of(event)
         if call is not None and call.service == Service.PUBLISH and number is not None:
             # A set may hold several blocks.
             node = self._node(call.node)
             node.offered.add(number)
-            if told["proven"]:
+            if fields["proven"]:
                 node.proven.add(number)
-        if number is None or not told["proven"]:
+        if number is None or not fields["proven"]:
             return
         if call is not None and call.service == Service.SUBSCRIBE:
             self._fetch(call, event, number)
         block = self._block(number, event.where)
         block.changed = True
-        if block.items is None or (told["roots_complete"] and not block.complete):
-            block.counts = sorted((name, count) for name, count in _pairs(told["item_counts"]))
-            block.items, block.item_bytes = told["items"], told["item_bytes"]
-            block.proof_kind, block.reason = told["proof_kind"], told["root_reason"]
-            block.root, block.layout = _hex(told["block_root"]), told["root_layout"]
-            block.previous = _hex(told["previous_hash"])
+        if block.items is None or (fields["roots_complete"] and not block.complete):
+            block.counts = sorted((name, count) for name, count in _pairs(fields["item_counts"]))
+            block.items, block.item_bytes = fields["items"], fields["item_bytes"]
+            block.proof_kind, block.reason = fields["proof_kind"], fields["root_reason"]
+            block.root, block.layout = _hex(fields["block_root"]), fields["root_layout"]
+            block.previous = _hex(fields["previous_hash"])
         if block.proof_ns is None:
             block.proof_ns = event.at_ns
-        for root in told["roots"] or ():
+        for root in fields["roots"] or ():
             if (text := root["root"].hex()) not in block.roots and len(block.roots) < MOST_NAMES:
                 block.roots.append(text)
-        block.complete |= bool(told["roots_complete"])
+        block.complete |= bool(fields["roots_complete"])
         self._chain(number, event, call)
         self._chain(number - 1, event, call)
 
     def _chain(self, number: int, event: Event, call: Call | None) -> None:
-        """Whether the root of block `number` is what the next block holds."""
+        """Judge whether the root of block `number` is the previous hash that the next block holds."""
         block, following = self._blocks.get(number), self._blocks.get(number + 1)
         if block is None or following is None or following.previous is None or not block.roots:
             return
@@ -251,7 +261,7 @@ class Subscribers(Known):
 
 
 def _report(call: Call, catch_up: CatchUp, last: int | None) -> None:
-    """The asked node reports its last block."""
+    """Note the last block that the asked node reports."""
     catch_up.available = last
     if last is not None and (call.node in catch_up.reports or len(catch_up.reports) < MOST_NAMES):
         catch_up.reports[call.node or ""] = last

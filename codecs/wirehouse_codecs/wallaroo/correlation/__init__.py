@@ -1,4 +1,4 @@
-"""What several connections or messages say together.
+"""The rules that several sessions break together, and the progress of a stream over its sessions.
 
 It may import log and what is below it.
 """

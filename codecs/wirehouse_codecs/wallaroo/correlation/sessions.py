@@ -1,8 +1,8 @@
 """The rules that several sessions break together.
 
-Sessions are taken in the order in which they ended: what is known when one ends doesn't depend on where captures and
-windows were cut. Of an instance it is also known which sessions began and go on. A fold keeps what it needs of the
-sessions before, for `HORIZON_NS`, and can be carried on.
+Sessions are taken in the order in which they ended: so the findings don't depend on where captures and windows were
+cut. A fold of an instance also knows which of its sessions began and go on. A fold keeps what it needs of earlier
+sessions for `HORIZON_NS`, and can be carried on.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from wirehouse_codecs.wallaroo.session.outcome import Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 
 SNAPSHOT_VERSION: Final = 5
-#: Reconnects in a row that need gaps which grow.
+#: Number of reconnects in a row whose gaps have to grow.
 RECONNECTS: Final = 4
-#: So long after its last session a worker or an instance is forgotten.
+#: Time after its last session at which a worker or an instance is dropped.
 HORIZON_NS: Final = 7 * 86_400 * 10**9
-#: Versions and cookies of a worker, and streams of an instance, that are remembered; further ones are not judged.
+#: Maximum number of remembered versions and cookies of a worker, and streams of an instance; more are not judged.
 MOST_REMEMBERED: Final = 16_384
-#: Streams of an instance of which flagged ids are remembered; further ones are not judged.
+#: Maximum number of an instance's streams whose flagged ids are remembered; more are not judged.
 MOST_FLAGGED: Final = 1024
-#: Before all message ids.
+#: A number below all message ids.
 UNSENT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SetFound:
-    """A rule that several connections break together, found at the one whose end completes it."""
+    """A rule that several connections break together, at the connection whose end completes it."""
 
     rule: Rule
     connection_id: bytes
     message: str
-    #: The frame that shows it; None: it is shown by the session as a whole.
+    #: The frame that shows it; None = the session as a whole shows it.
     where: Where | None = None
 
 
 @dataclass(slots=True)
 class WorkerSessions:
-    """What one worker accepted. Rule `handshake_inconsistent`: each session with a version or cookie new to it."""
+    """Versions and cookies that one worker accepted. Rule `handshake_inconsistent`: a session with a new one."""
 
-    #: In the order in which they came, each with nothing.
+    #: Versions in the order in which they came (the values mean nothing).
     versions: dict[str, None] = field(default_factory=dict)
-    #: Whether it was empty, and its digest as hex.
+    #: Cookies in this order: whether each was empty, and its digest as hex.
     cookies: dict[tuple[bool | None, str | None], None] = field(default_factory=dict)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
-        """The next session that ended."""
+        """Take the next session that ended."""
         if not summary.accepted or summary.version is None:
             return []
         cookie = (summary.cookie_empty, None if summary.cookie_digest is None else summary.cookie_digest.hex())
-        told: list[tuple[str, dict[Any, None], Any]] = [
+        seen: list[tuple[str, dict[Any, None], Any]] = [
             ("version", self.versions, summary.version),
             ("cookie", self.cookies, cookie),
         ]
-        new = [what for what, known, value in told if known and value not in known]
-        for _, known, value in told:
+        new = [what for what, known, value in seen if known and value not in known]
+        for _, known, value in seen:
             if len(known) < MOST_REMEMBERED:
                 known[value] = None
         if not new:
@@ -84,37 +84,37 @@ class InstanceSessions:
     ids: dict[str, int] = field(default_factory=dict)
     #: Stream id -> the highest message id.
     sent: dict[int, int] = field(default_factory=dict)
-    #: Stream id -> when the last session ended that sent messages of it, and which it flagged as no stable reference.
+    #: Stream id -> end of the last session that sent messages of it, and the ids it flagged as no stable reference.
     unstable: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
-    #: What was sent before isn't known as a whole.
+    #: Whether some ids that were sent before aren't known.
     lacks: bool = False
-    #: Connections as hex, each with nothing, of sessions that go on: what they sent isn't known yet.
+    #: Connections, as hex, of sessions that go on: the ids that they sent aren't known yet (the values mean nothing).
     going: dict[str, None] = field(default_factory=dict)
-    #: When the last session ended, and whether it failed.
+    #: Time at which the last session ended, and whether it failed.
     ended_ns: int | None = None
     failed: bool = False
     #: Gaps of the reconnects in a row that never grew.
     gaps: list[int] = field(default_factory=list)
 
     def begin(self, connection_id: bytes) -> None:
-        """A session has begun; said again, it changes nothing."""
+        """Note that a session has begun. A repeated call changes nothing."""
         if len(self.going) < MOST_REMEMBERED:
             self.going[connection_id.hex()] = None
         else:
             self.lacks = True
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
-        """The next session that ended."""
+        """Take the next session that ended."""
         named = [(stream_id, name.hex()) for stream_id, name in summary.streams]
         shown = [text for stream_id, name in named if (text := self._judge_name(stream_id, name))]
-        # Only then: streams of one session are compared there.
+        # This comes last: streams of one session are compared in the session.
         for stream_id, name in named:
             self._remember(stream_id, name)
         found = [SetFound(RULE["stream_id_reused"], summary.connection_id, text) for text in shown]
         return [*found, *self._judge_references(summary), *self._reconnect(summary)]
 
     def _judge_references(self, summary: SessionSummary) -> list[SetFound]:
-        """What the worker points at and this session did not send: what the sessions before say of it."""
+        """Judge messages that the worker points at, and that this session did not send, by the sessions before."""
         self.going.pop(summary.connection_id.hex(), None)
         found = [] if self.lacks or self.going else [*self._never_sent(summary), *self._unstable(summary)]
         self._remember_sent(summary)
@@ -130,7 +130,7 @@ class InstanceSessions:
     def _unstable(self, summary: SessionSummary) -> Iterator[SetFound]:
         for stream_id, message_id, where in summary.referred:
             ended_ns, flagged = self.unstable.get(stream_id, (0, ()))
-            # Of two sessions at a time the worker may point at what was sent before both.
+            # If two sessions overlap, the worker may point at a message from before both.
             if message_id in flagged and ended_ns <= where.place.arrived_at_ns:
                 shown = f"an earlier session flagged id {message_id} of stream {stream_id} as no stable reference"
                 yield SetFound(RULE["reference_unstable"], summary.connection_id, shown, where)
@@ -148,7 +148,7 @@ class InstanceSessions:
                 self.unstable[stream_id] = summary.ended_ns, ids
 
     def _judge_name(self, stream_id: int, name: str) -> str | None:
-        """What was otherwise in an earlier session."""
+        """The difference to an earlier session, as a message; None = there is none."""
         if self.names.get(stream_id, name) != name:
             return f"stream {stream_id} had another name in an earlier session"
         if (other := self.ids.get(name, stream_id)) != stream_id:
@@ -162,7 +162,7 @@ class InstanceSessions:
             self.ids[name] = stream_id
 
     def _reconnect(self, summary: SessionSummary) -> list[SetFound]:
-        """The reconnect that completes a row, once in each row."""
+        """The finding of the reconnect that completes a row, once in each row."""
         gap = None if self.ended_ns is None else summary.started_ns - self.ended_ns
         reconnects = self.failed and gap is not None and gap >= 0
         self.ended_ns, self.failed = summary.ended_ns, summary.failed
@@ -172,7 +172,7 @@ class InstanceSessions:
         if self.gaps and gap > self.gaps[-1]:
             self.gaps.clear()
         self.gaps.append(gap)
-        # A longer row is known by being longer; only its last gaps are needed.
+        # One gap more than needed is kept, so that a longer row isn't found again.
         del self.gaps[: -RECONNECTS - 1]
         if len(self.gaps) != RECONNECTS:
             return []
@@ -184,7 +184,7 @@ _FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
     "worker": WorkerSessions,
     "instance": InstanceSessions,
 }
-#: By kind of key: when its last session ended, and what is known of its sessions.
+#: The codec of a fold's state by the kind of its key: the end of the last session, and the sessions.
 _CODECS: Final[dict[str, SnapshotCodec[Any]]] = {
     "worker": SnapshotCodec(tuple[int | None, WorkerSessions], what="sessions of a worker", version=SNAPSHOT_VERSION),
     "instance": SnapshotCodec(
@@ -194,7 +194,7 @@ _CODECS: Final[dict[str, SnapshotCodec[Any]]] = {
 
 
 def keys(summary: SessionSummary) -> list[str]:
-    """Under which keys a session is taken with others: its worker, and its program and instance."""
+    """The keys of the folds that take a session: its worker, and its program and instance."""
     found = [json.dumps(["worker", summary.worker])]
     if summary.program_name is not None and summary.instance_name is not None:
         found.append(instance_key(summary.program_name, summary.instance_name))
@@ -202,7 +202,7 @@ def keys(summary: SessionSummary) -> list[str]:
 
 
 def instance_key(program_name: bytes, instance_name: bytes) -> str:
-    """Under which key the sessions of a program and instance are taken."""
+    """The key of the fold that takes the sessions of a program and instance."""
     return json.dumps(["instance", program_name.hex(), instance_name.hex()])
 
 
@@ -213,7 +213,7 @@ class Fold:
         kind = json.loads(key)[0]
         self._codec, self._kind = _CODECS[kind], _FOLDS[kind]
         self._sessions = self._kind()
-        #: When the last session ended.
+        #: Time at which the last session ended.
         self.last_ns: int | None = None
         if state is not None:
             self.last_ns, self._sessions = self._codec.read(state)
@@ -224,14 +224,14 @@ class Fold:
             self._sessions.begin(connection_id)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
-        """The next session that ended."""
+        """Take the next session that ended."""
         if self.is_over(summary.ended_ns):
             self._sessions = self._kind()
         self.last_ns = summary.ended_ns
         return self._sessions.take(summary)
 
     def is_over(self, ended_ns: int) -> bool:
-        """A session that ended at `ended_ns` is taken as the first."""
+        """Whether a session that ended at `ended_ns` counts as the first."""
         return self.last_ns is not None and ended_ns - self.last_ns > HORIZON_NS
 
     def snapshot(self) -> str:
@@ -240,18 +240,18 @@ class Fold:
 
 
 class Folds:
-    """The sessions of all keys, in the order in which they ended. What is over is forgotten."""
+    """The sessions of all keys, in the order in which they ended. Folds past the horizon are dropped."""
 
     def __init__(self) -> None:
-        #: By key, those whose last session ended first before the others.
+        #: The folds by key, in the order in which their last sessions ended.
         self._folds: OrderedDict[str, Fold] = OrderedDict()
 
     def begin(self, key: str, connection_id: bytes) -> None:
-        """A session of the instance with this key begins before the next one ends."""
+        """Note that a session of the instance with this key begins before the next one ends."""
         self._folds.setdefault(key, Fold(key)).begin(connection_id)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
-        """The next session that ended; what it breaks together with those before it."""
+        """Take the next session that ended. Return the rules that it breaks together with earlier ones."""
         while self._folds and next(iter(self._folds.values())).is_over(summary.ended_ns):
             self._folds.popitem(last=False)
         found = []
@@ -262,5 +262,5 @@ class Folds:
         return found
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Number of keys that are remembered."""
         return len(self._folds)

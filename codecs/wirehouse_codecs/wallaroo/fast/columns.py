@@ -1,7 +1,7 @@
-"""Frames as Arrow columns: the vectorised twin of `messages.Framer` and `messages.decode`.
+"""Frames as Arrow columns: the fast path of `messages.Framer` and `messages.decode`.
 
-It reads MESSAGE, ACK, EOS_MESSAGE, NOTIFY and NOTIFY_ACK; rare kinds, and frames that break a rule of decoding, are
-only told of, for the readable decoder. Both stand under the same tests.
+It reads MESSAGE, ACK, EOS_MESSAGE, NOTIFY and NOTIFY_ACK. Rare kinds, and frames that break a rule of decoding, are
+only marked (`regular` is false), and the reference path reads them. Both paths have the same tests.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Array = np.ndarray[Any, Any]
 
 PAIR_TYPE: pa.StructType = pa.struct([("stream_id", pa.uint64()), ("point_of_ref", pa.uint64())])
 NAME_TYPE: pa.DictionaryType = pa.dictionary(pa.int8(), pa.string())
-#: What a frame says. Fields that it doesn't have are null.
+#: The content of a frame. Fields that it doesn't have are null.
 FRAME_FIELDS: Final = (
-    # As the tag says; null for an unknown one.
+    # The kind by the tag; null for an unknown tag.
     pa.field("kind", NAME_TYPE),
-    # Read by the twin; if not, all fields below are null.
+    # Whether it was read here; if not, all fields below are null.
     pa.field("regular", pa.bool_()),
     pa.field("stream_id", pa.uint64()),
     pa.field("message_id", pa.uint64()),
@@ -41,18 +41,18 @@ FRAME_FIELDS: Final = (
     pa.field("acks", pa.list_(PAIR_TYPE)),
 )
 SPAN_FIELDS: Final = (pa.field("byte_start", pa.int64()), pa.field("byte_end", pa.int64()))
-#: What `decode_columns` gives.
+#: The columns that `decode_columns` gives.
 FRAMES: pa.Schema = pa.schema([*SPAN_FIELDS, *FRAME_FIELDS])
 
 
 class Frames(NamedTuple):
     """The frames of one direction, up to the first that isn't whole or has a length that no frame has."""
 
-    #: FRAMES.
+    #: The frames, with the columns FRAMES.
     batch: pa.RecordBatch
-    #: How many bytes they take.
+    #: Number of bytes that they take.
     end: int
-    #: The next frame is empty or too large.
+    #: Whether the next frame is empty or too large.
     lost: bool
 
 
@@ -71,7 +71,7 @@ def decode_columns(data: Array | bytes, dialect: Dialect, limit: int) -> Frames:
 
 
 def cut(data: Array, begin: int, end: int, dialect: Dialect, limit: int) -> tuple[Array, bool]:
-    """Where frames begin and end, and whether what follows has a length that no frame has."""
+    """The begins of frames and the end of the last one, and whether the next length is one that no frame has."""
     # No length is taken on trust: a frame has at least a tag.
     bounds = np.empty((end - begin) // (loops.LENGTH_BYTES + 1) + 2, np.int64)
     frames, stop = loops.cut(data, begin, end, dialect.byte_order == "little", limit, bounds)
@@ -79,7 +79,7 @@ def cut(data: Array, begin: int, end: int, dialect: Dialect, limit: int) -> tupl
 
 
 class Arrays(NamedTuple):
-    """Numbers of frames; see loops."""
+    """The numbers of frames, with the rows that loops.py names."""
 
     words: Array
     numbers: Array
@@ -87,7 +87,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def of(cls, frames: int) -> Arrays:
-        """Zeros for so many frames."""
+        """Zeros for this number of frames."""
         return cls(
             np.zeros((loops.WORDS, frames), np.uint64),
             np.zeros((loops.NUMBERS, frames), np.uint32),

@@ -1,8 +1,8 @@
-"""Plain frames of a session, taken by a compiled loop: the vectorised twin of `session.Session.receive`.
+"""Plain frames of a session, taken by a compiled loop: the fast path of `session.Session.receive`.
 
 A frame is plain if the session finds nothing and ignores nothing, and if neither the connection nor a stream moves in
-its table: a MESSAGE of an open stream with a credit left and an id above all before, an ACK that goes forward. What
-they change is written back to the session, so that either twin goes on from it.
+its table: a MESSAGE of an open stream with a credit left and an id above all before, an ACK that goes forward. The
+changes are written back to the session, so that either path goes on from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wirehouse_codecs.wallaroo.session.streams import KEPT_ACKED, Stream, Stream
 
 Array = np.ndarray[Any, Any]
 
-#: So many frames are taken between two looks at the room for ids.
+#: Maximum number of frames that are taken before the room for ids is checked again.
 FRAMES_AT_ONCE: Final = 32_768
 _FLAG_BITS: Final = 0xFFFF
 _MOST_NUMBER: Final = 1 << 60
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     """Frames in arrival order, as `framing.in_order` and `loops.read_frames` return them."""
 
     data: Array
-    #: When each piece arrived.
+    #: Arrival of each piece.
     arrived_at_ns: Array
     words: Array
     numbers: Array
@@ -62,20 +62,20 @@ class Plain:
     def __init__(self, session: Session, options: WallarooOptions) -> None:
         self.session, self.memory = session, session.memory
         self._fixed = _fixed(session.memory.dialect, options)
-        #: A MESSAGE names no stream.
+        #: Whether a MESSAGE names no stream.
         self._nameless = session.memory.dialect.layouts[Message][0].name != "stream_id"
         self._room = Room.of(0)
-        #: Which part of the room a stream has, from where on.
+        #: The part of the room that each stream has, and where it begins.
         self._parts: dict[int, tuple[int, Room]] = {}
 
     @property
     def cost(self) -> int:
-        """So many frames make it worth while to begin."""
+        """Number of plain frames from which on the loop is faster."""
         return 16 + len(self.memory.streams) // 4
 
     @property
     def possible(self) -> bool:
-        """The session is in a state in which frames can be plain."""
+        """Whether the session is in a state in which frames can be plain."""
         memory = self.memory
         numbers = (memory.credits or 0, memory.granted, memory.spent)
         return (
@@ -90,7 +90,7 @@ class Plain:
             stream.sent.settle()
 
     def advance(self, rows: Rows, begin: int) -> int:
-        """Take the plain frames from row `begin` on, some thousands at most: the row of the next frame."""
+        """Take the plain frames from row `begin` on, some thousands at most. Return the row of the next frame."""
         end = min(len(rows), begin + FRAMES_AT_ONCE)
         order = sorted(self.memory.streams)
         only = self._only_stream(order)
@@ -107,7 +107,7 @@ class Plain:
         return int(row)
 
     def _only_stream(self, order: list[int]) -> int:
-        """The place in `order` of the stream of a MESSAGE that names none; -1 = it can't be told."""
+        """The index in `order` of the stream of a MESSAGE that names none; -1 = not known."""
         memory = self.memory
         if not self._nameless or memory.partial or memory.untracked:
             return -1
@@ -119,7 +119,7 @@ class Plain:
         return live[0] if len(live) == 1 else -1
 
     def _make_room(self, rows: Rows, begin: int, end: int, order: list[int], only: int) -> None:
-        """Room for the ids of the next frames: all streams hold theirs in one array, each in a part of it."""
+        """Make room for the ids of the next frames: all streams hold theirs in one array, each in a part of it."""
         counts = np.zeros(len(order), np.int64)
         loops.count_messages(rows.words, rows.smalls, np.array(order, np.uint64), only, begin, end, counts)
         rising = []
@@ -229,7 +229,7 @@ def _fixed(dialect: Dialect, options: WallarooOptions) -> Array:
 
 
 def _marks(stream: Stream) -> list[int]:
-    """A row of loops.advance's `marks`; 0 stands for what isn't there."""
+    """A row of loops.advance's `marks`; 0 = there is none."""
     low, high = stream.forgotten or (0, 0)
     reference = stream.references[0] if stream.references else 0
     sent = (stream.first_id, stream.last_id, stream.highest_id)

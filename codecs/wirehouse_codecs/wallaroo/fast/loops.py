@@ -1,7 +1,7 @@
 """Compiled loops over the frames of a connection: cut them, read them, judge plain ones.
 
-What a frame means is said in messages.py, what it does in session.py; here is what is frequent. A frame that isn't
-read here is told by `regular` 0, one that isn't judged here ends `advance`; both are left to the readable twins.
+messages.py defines the meaning of each frame, session.py its effect. The loops have the frequent cases. A frame that
+they don't read has `regular` 0, and one that they don't judge ends `advance`: the reference path takes both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD: Any = np.uint64
 #: Layouts of a MESSAGE.
 TEXT, TEXT_WITH_STREAM, FLAGGED, PLAIN = range(4)
 
-#: What `cut` ends at: no whole frame is left, or a length that no frame has.
+#: The end of `cut`: no whole frame is left, or a length that no frame has.
 WAITS, LOST = range(2)
 
 #: Kinds that are read here, in the order of messages.KINDS; OTHER is any else.
@@ -28,16 +28,16 @@ OTHER: Final = 255
 #: 64 bits of a frame, as rows of `words`.
 STREAM_ID, MESSAGE_ID, REFERENCE, EVENT_TIME = range(4)
 WORDS = 4
-#: 32 bits, as rows of `numbers`: where it begins and ends, where its parts begin and how long they are; GRANTED_BY is
-#: what it brings to the balance.
+#: 32 bits, as rows of `numbers`: its begin and end, the begin and size of its parts; GRANTED_BY is the number of
+#: credits that it grants.
 BEGIN, END, KEY, KEY_BYTES, PAYLOAD, PAYLOAD_BYTES, NAME, NAME_BYTES, PAIRS, PAIR_COUNT = range(10)
 CREDITS, PIECE, GRANTED_BY = range(10, 13)
 NUMBERS = 13
-#: Which parts a frame has, as bits of `has`. STREAM_ID to EVENT_TIME are 1 << their row.
+#: The parts that a frame has, as bits of `has`. STREAM_ID to EVENT_TIME are 1 << their row.
 HAS_KEY, HAS_PAYLOAD, HAS_FLAGS = 16, 32, 64
 _HAS_STREAM, _HAS_ID, _HAS_REFERENCE, _HAS_TIME = 1, 2, 4, 8
-#: Small numbers, as rows of `smalls`. What the session says: credits that the frame takes, whether the balance after it
-#: is known, and whether STREAM_ID is the stream that it takes the frame for, even if the frame names none.
+#: Small numbers, as rows of `smalls`. The session adds the credits that the frame takes, whether the balance after it
+#: is known, and whether STREAM_ID is the stream to which it attributes the frame, even if the frame names none.
 KIND, REGULAR, SIDE, HAS, FLAGS, SUCCESS, SPENT_BY, BALANCED_BY, ATTRIBUTED = range(9)
 SMALLS = 9
 CLIENT, SERVER = 0, 1
@@ -80,7 +80,7 @@ def short_at(data: Array, at: int, little: bool) -> int:
 
 @compiled
 def cut(data: Array, at: int, end: int, little: bool, limit: int, bounds: Array) -> tuple[int, int]:
-    """Number of whole frames from `at` to `end`, and what comes after them. `bounds` takes `at` and where each ends."""
+    """Number of whole frames from `at` to `end`, and WAITS or LOST. `bounds` gets `at` and the end of each frame."""
     frames = 0
     bounds[0] = at
     while end - at >= LENGTH_BYTES:
@@ -99,7 +99,7 @@ def cut(data: Array, at: int, end: int, little: bool, limit: int, bounds: Array)
 def read_frames(
     data: Array, little: bool, layout: int, kinds: Array, words: Array, numbers: Array, smalls: Array
 ) -> None:
-    """Read all frames whose place `numbers` tells; `kinds` says what each tag stands for. The rest begins as zeros."""
+    """Read all frames whose BEGIN and END are in `numbers`; `kinds` has the kind of each tag. The rest is zeros."""
     for row in range(numbers.shape[1]):
         at, end = wide(numbers[BEGIN, row]) + LENGTH_BYTES, wide(numbers[END, row])
         kind = kinds[data[at]]
@@ -137,7 +137,7 @@ def read_frames(
 
 @compiled
 def read_plain(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """A MESSAGE without flags, from behind its tag on; False = it breaks a rule of decoding, and nothing is said."""
+    """Read a MESSAGE without flags, from behind its tag on; False = it breaks a rule of decoding, and isn't read."""
     if end - at < 26:
         return False
     key = at + 26
@@ -155,14 +155,14 @@ def read_plain(data: Array, at: int, end: int, row: int, words: Array, numbers: 
 
 @inlined
 def put_part(numbers: Array, part: int, row: int, at: int, size: int) -> None:
-    """Where a part of a frame begins, and how long it is."""
+    """Note the begin and the size of a part of a frame."""
     numbers[part, row] = at
     numbers[part + 1, row] = size
 
 
 @compiled
 def read_flagged(data: Array, at: int, end: int, row: int, words: Array, numbers: Array, smalls: Array) -> bool:
-    """The same for a MESSAGE with flags, as it was implemented."""
+    """Read a MESSAGE with flags, as it was implemented; False as in `read_plain`."""
     if end - at < 9:
         return False
     stream, flags = at, wide(data[at + 8])
@@ -203,7 +203,7 @@ def read_flagged(data: Array, at: int, end: int, row: int, words: Array, numbers
 def read_text(
     data: Array, at: int, end: int, layout: int, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """The same for a MESSAGE of the text; a boundary ends with its id, whatever else is flagged."""
+    """Read a MESSAGE of the text; False as in `read_plain`. A boundary ends with its id, whatever its other flags."""
     stream = at
     at += 8 if layout == TEXT_WITH_STREAM else 0
     if end - at < 10:
@@ -233,7 +233,7 @@ def read_text(
 
 @compiled
 def read_ack(data: Array, at: int, end: int, little: bool, row: int, numbers: Array) -> bool:
-    """An ACK: its pairs are counted, or fill the frame."""
+    """Read an ACK, whose pairs are counted or fill the frame; False as in `read_plain`."""
     head = 4 if little else 8
     pairs = end - at - head
     if pairs < 0 or pairs % PAIR_BYTES or (not little and half_at(data, at + 4, little) * PAIR_BYTES != pairs):
@@ -247,7 +247,7 @@ def read_ack(data: Array, at: int, end: int, little: bool, row: int, numbers: Ar
 def read_notify(
     data: Array, at: int, end: int, little: bool, row: int, words: Array, numbers: Array, smalls: Array
 ) -> bool:
-    """A NOTIFY: stream id, name, point of reference."""
+    """Read a NOTIFY: stream id, name, point of reference; False as in `read_plain`."""
     if end - at < 18:
         return False
     size = short_at(data, at + 8, little)
@@ -261,7 +261,7 @@ def read_notify(
 
 @compiled
 def pair_words(data: Array, starts: Array, offsets: Array, little: bool, streams: Array, ids: Array) -> None:
-    """The pairs of all ACKs; `offsets` says which belong to each."""
+    """Read the pairs of all ACKs; `offsets` has the first pair of each."""
     for i in range(len(starts)):
         at = wide(starts[i])
         for pair in range(offsets[i], offsets[i + 1]):
@@ -271,22 +271,22 @@ def pair_words(data: Array, starts: Array, offsets: Array, little: bool, streams
 
 # The session
 
-#: What a stream is to a plain frame, as columns of `states`: which of `ids` it holds, and up to where it has room.
+#: A stream as columns of `states`. The part of `ids` that it holds, the end of its room, and its counts:
 START, STOP, LIMIT, MESSAGES, ACKED_AT, FORGOTTEN_UNACKED = range(6)
-#: It takes messages; it takes acks; acks of ids that it never sent say nothing; its ids rise, and are those in `ids`.
+#: Whether it takes messages, takes acks, may have sent ids that aren't known, and has rising ids, which are in `ids`:
 OPEN, NOTIFIED, LENIENT, RISING = range(6, 10)
-#: Which of the words it has; it was changed; the row of the ACK that names it.
+#: Whether it has each of the words, whether it was changed, and the row of the ACK that names it:
 SEEN, SENT, FORGOTTEN, REFERRED, EVER_ACKED, ACKED, CHANGED, NAMED_BY = range(10, 18)
 STATES = 18
 #: Words of a stream, as columns of `marks`.
 LAST_SEEN, FIRST_ID, LAST_ID, HIGHEST_ID, LAST_ACKED, FORGOTTEN_LOW, FORGOTTEN_HIGH, REFERRED_TO = range(8)
 STREAM_WORDS = 8
-#: Numbers of the session. BALANCED: its credits are known. DRY: the row that took the last credit, -1 if none did,
-#: DRY_BEFORE if it came before; DRY_NS is when.
+#: Numbers of the session. BALANCED: whether its credits are known. DRY: the row that took the last credit, -1 if none
+#: did, DRY_BEFORE if it came before; DRY_NS is its time.
 BALANCE, BALANCED, GRANTED, SPENT, IDS, DRY, DRY_NS, ONLY_STREAM = range(8)
 SESSION_NUMBERS = 8
 DRY_BEFORE: Final = -2
-#: What doesn't change, as numbers: the dialect's, the limits.
+#: Constant numbers of the dialect, and the limits.
 SINK, TEXTUAL, HAS_NO_FLAGS, BAD_FLAGS, MOST_IDS, KEPT, DRY_FOR_NS, HAS_NOTHING_SEEN = range(8)
 FIXED_NUMBERS = 8
 
@@ -299,7 +299,7 @@ _EXCLUSIVE: Final = ((1 | 2), (1 | 8), (2 | 8), (2 | 32))
 
 @compiled
 def slot_of(streams: Array, stream_id: Any) -> int:
-    """The place of a stream id in `streams`, which rise; -1 if it isn't there."""
+    """The index of a stream id in `streams`, which rise; -1 if it isn't there."""
     low, high = 0, len(streams)
     while low < high:
         middle = (low + high) // 2
@@ -312,7 +312,7 @@ def slot_of(streams: Array, stream_id: Any) -> int:
 
 @compiled
 def place_of(ids: Array, start: int, stop: int, message_id: Any) -> int:
-    """The place of a message id in `ids`, which rise from `start` to `stop`; -1 if it isn't there."""
+    """The index of a message id in `ids`, which rise from `start` to `stop`; -1 if it isn't there."""
     low, high = start, stop
     while low < high:
         middle = (low + high) // 2
@@ -325,7 +325,7 @@ def place_of(ids: Array, start: int, stop: int, message_id: Any) -> int:
 
 @inlined
 def stream_of(slot: int, row: int, words: Array, smalls: Array, streams: Array, only: int) -> int:
-    """The place of a MESSAGE's stream, -1 if it has none; `slot` is that of the one before, mostly the same."""
+    """The index of a MESSAGE's stream, -1 if it has none; `slot` is that of the MESSAGE before, mostly the same."""
     if not smalls[HAS, row] & _HAS_STREAM:
         return only
     if slot >= 0 and streams[slot] == words[STREAM_ID, row]:
@@ -335,7 +335,7 @@ def stream_of(slot: int, row: int, words: Array, smalls: Array, streams: Array, 
 
 @compiled
 def count_messages(words: Array, smalls: Array, streams: Array, only: int, begin: int, end: int, counts: Array) -> None:
-    """How many MESSAGEs of the rows from `begin` to `end` each stream has; `only` is that of one that names none."""
+    """Count the MESSAGEs from `begin` to `end` of each stream; `only` is the stream of those that name none."""
     slot = -1
     for row in range(begin, end):
         if smalls[KIND, row] == MESSAGE and smalls[REGULAR, row]:
@@ -346,7 +346,7 @@ def count_messages(words: Array, smalls: Array, streams: Array, only: int, begin
 
 @compiled
 def change_balance(session: Array, granted: int, spent: int, row: int, now_ns: int) -> None:
-    """Credits come or go; without one left the connector waits from this row on."""
+    """Add and take credits; without one left the connector waits from this row on."""
     session[GRANTED] += granted
     session[SPENT] += spent
     if not session[BALANCED] or not (granted or spent):
@@ -410,7 +410,7 @@ def advance(
 
 @compiled
 def has_plain_flags(flags: int, has: int, fixed: Array) -> bool:
-    """The flags of a MESSAGE have no consequence beyond what take_message does."""
+    """Whether the flags of a MESSAGE have no effect beyond that of take_message."""
     if flags & (fixed[BAD_FLAGS] | _EOS):
         return False
     if fixed[TEXTUAL]:
@@ -435,7 +435,7 @@ def take_message(
     session: Array,
     fixed: Array,
 ) -> bool:
-    """What a MESSAGE does to its stream; False = it isn't plain, and nothing was done."""
+    """Take a MESSAGE of its stream; False = it isn't plain, and nothing was done."""
     flags = wide(smalls[FLAGS, row])
     if not states[slot, OPEN] or not has_plain_flags(flags, wide(smalls[HAS, row]), fixed):
         return False
@@ -475,13 +475,13 @@ def take_message(
 
 @inlined
 def says_nothing(reference: Any, fixed: Array) -> bool:
-    """It is the reference that says that nothing was seen yet."""
+    """Whether it is the reference for "nothing was seen yet"."""
     return bool(fixed[HAS_NOTHING_SEEN]) and reference == _NOTHING_SEEN
 
 
 @compiled
 def forget_half(slot: int, states: Array, id_marks: Array) -> int:
-    """A stream gives up the older half of its ids, as streams.Stream.forget does: how many."""
+    """Drop the older half of a stream's ids, like streams.Stream.forget. Return their number."""
     start = states[slot, START]
     kept_from = start + (states[slot, STOP] - start + 1) // 2
     for place in range(start, kept_from):
@@ -504,7 +504,7 @@ def take_ack(
     session: Array,
     fixed: Array,
 ) -> bool:
-    """What an ACK does to its streams; False = it isn't plain, and nothing was done."""
+    """Take an ACK of its streams; False = it isn't plain, and nothing was done."""
     begin = wide(numbers[PAIRS, row])
     end = begin + PAIR_BYTES * wide(numbers[PAIR_COUNT, row])
     little = bool(fixed[TEXTUAL])
@@ -526,7 +526,7 @@ def take_ack(
 def is_plain_ack(
     slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, id_marks: Array, fixed: Array
 ) -> bool:
-    """An ack goes forward, or says nothing about what was sent on this connection."""
+    """Whether an ack goes forward, or is about an id that may not be of this connection."""
     textual = bool(fixed[TEXTUAL])
     if says_nothing(message_id, fixed):
         return True
@@ -547,7 +547,7 @@ def is_plain_ack(
 
 @compiled
 def ack_id(slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, fixed: Array) -> int:
-    """An id is acked, and with it all before: how many ids are forgotten."""
+    """Ack an id, and with it all before. Return the number of ids that are forgotten."""
     start = states[slot, START]
     place = place_of(ids, start, states[slot, STOP], message_id)
     if place < 0:

@@ -1,8 +1,9 @@
-"""The bytes of a connection to judged rows: `reader.Reader` and `session.Session` with compiled loops for most frames.
+"""The bytes of a connection become judged rows: by the fast path for most frames, else by the reference path.
 
-Once the dialect is known, all frames of a run are cut and read by columns.py, and judge.py judges those that are
-plain. Any other frame goes through the reference path, and so do all bytes while the dialect isn't known, while a
-start is looked for, and after a place was lost. Both ways give the same.
+The reference path is `reader.Reader` and `session.Session`. The fast path has compiled loops: once the dialect is
+known, columns.py cuts and reads all frames of a run, and judge.py judges those that are plain. All other frames take
+the reference path, and so do all bytes while the dialect isn't known, while a start is looked for, and after frames
+can't be cut any more. Both paths give the same rows.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.session.outcome import Kind, Outcome, Where
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, Framed
-from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 Array = np.ndarray[Any, Any]
 
-#: What `Connection.run` gives, a row a frame.
+#: The columns that `Connection.run` gives, with one row for each frame.
 ROWS: pa.Schema = pa.schema(
     [
         pa.field("direction", NAME_TYPE),
@@ -47,13 +49,13 @@ ROWS: pa.Schema = pa.schema(
         *SPAN_FIELDS,
         # `kind` is Outcome.kind; null where there is no outcome.
         *FRAME_FIELDS,
-        # Judged by the compiled loop, so that nothing was found or ignored; if not, `Run.read` has the row.
+        # Whether the compiled loop judged it: without a finding, and not ignored. If not, `Run.read` has the row.
         pa.field("plain", pa.bool_()),
-        # The rest as Outcome has it. The connector's credits after the frame; null while they are unknown.
+        # The rest has the values of Outcome. The connector's credits after the frame; null while they are unknown.
         pa.field("balance", pa.int64()),
         pa.field("granted", pa.uint32()),
         pa.field("spent", pa.uint8()),
-        # The stream that the session takes it for, also where the text names none.
+        # The stream to which the session attributes it, also if the frame names none.
         pa.field("attributed_stream_id", pa.uint64()),
         pa.field("ignored", pa.string()),
     ]
@@ -61,27 +63,27 @@ ROWS: pa.Schema = pa.schema(
 
 _KINDS: Final = tuple(Kind)
 _KIND_CODE: Mapping[Kind, int] = {kind: code for code, kind in enumerate(_KINDS)}
-#: After a frame that isn't plain so many are left to the session before the loop is tried again: twice as many each
-#: time that it didn't pay.
+#: Number of frames that the session takes after a frame that isn't plain, before the loop is tried again. It doubles
+#: each time that the loop wasn't faster.
 _FEWEST_READ: Final = 4
 _MOST_READ: Final = 1024
-#: So much is cut and read before it is judged: what stands about them fits the processor's cache.
+#: Number of bytes that are cut and read before they are judged: the numbers of their frames fit the processor's cache.
 _BYTES_AT_ONCE: Final = 1 << 21
 
 
 class Read(NamedTuple):
-    """A frame, or bytes that are none, that the readable twins took. No outcome: no session can judge it."""
+    """A frame, or bytes that are none, from the reference path. No outcome: no session can judge it."""
 
     received: Received
     outcome: Outcome | None
 
 
 class Run(NamedTuple):
-    """What `Connection.run` gives."""
+    """The rows of a run."""
 
-    #: ROWS, in arrival order.
+    #: Rows with the columns ROWS, in arrival order.
     rows: pa.Table
-    #: By row: those that aren't plain. They may have findings, and fields that have no column.
+    #: The frames that aren't plain, by row. They may have findings, and fields that have no column.
     read: Mapping[int, Read]
 
 
@@ -126,25 +128,25 @@ class Connection:
         return taken.run()
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Read]:
-        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        """Take a piece by the reference path: for few frames `run` would cost more."""
         return [self._read(one) for one in self.reader.receive(direction, data, place)]
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Read]:
-        """`missing` bytes of `direction` never came."""
+        """Take a hole: `missing` bytes of `direction` never came."""
         return [self._read(one) for one in self.reader.hole(direction, missing, place)]
 
     def finish(self, place: Place, *, closed: bool = True) -> list[Read]:
-        """No more bytes come: what is left unfinished. The session goes on, to be ended."""
+        """No more bytes come: return the unfinished ones. The session still has to be ended."""
         return [self._read(one) for one in self.reader.finish(place, closed=closed)]
 
     def _settled(self, feed: Feed) -> bool:
-        """The dialect is known, and frames can be cut of each side that says more."""
+        """Whether the dialect is known, and frames can be cut of each side that has bytes left."""
         if self.reader.dialect is None:
             return False
         return all(self.reader.framer(side) or not feed.left(side) for side in SIDES)
 
     def _receive(self, feed: Feed, taken: _Taken) -> None:
-        """Take a piece, or what is left of it, by the readable twins."""
+        """Take a piece, or the rest of it, by the reference path."""
         number = feed.piece
         direction, data, place = feed.take()
         taken.known[place] = number
@@ -160,7 +162,7 @@ class Connection:
         return self._plain
 
     def _receive_compiled(self, feed: Feed, taken: _Taken) -> None:
-        """Take the next pieces. The one in which a side loses its place goes the readable way from there on."""
+        """Take the next pieces. The rest of a piece takes the reference path once frames can't be cut any more."""
         dialect = self.reader.dialect
         assert dialect is not None
         frames = _Frames(self.reader, feed, dialect)
@@ -173,16 +175,16 @@ class Connection:
             self._receive(feed, taken)
 
     def _judge_frames(self, frames: _Frames) -> dict[int, Read]:
-        """Judge all frames: plain ones in a loop, and of the others each with some more by the session."""
+        """Judge all frames: plain ones in the loop, and each other one, with some frames after it, by the session."""
         plain, rows = self._judge(), frames.rows
         read: dict[int, Read] = {}
-        row, patience = 0, _FEWEST_READ
+        row, left_to_session = 0, _FEWEST_READ
         while row < len(rows):
             begin = row
             if plain.possible and len(rows) - row >= plain.cost:
                 row = plain.advance(rows, row)
-            patience = _FEWEST_READ if row - begin >= plain.cost else min(2 * patience, _MOST_READ)
-            until = min(row + patience, len(rows))
+            left_to_session = _FEWEST_READ if row - begin >= plain.cost else min(2 * left_to_session, _MOST_READ)
+            until = min(row + left_to_session, len(rows))
             for number in range(row, until):
                 read[number] = self._read(frames.received(self.reader, number))
                 frames.note(number, read[number].outcome)
@@ -215,12 +217,12 @@ class _Frames(CutFrames):
         self.rows = Rows(self.data, self.arrived_at_ns, *arrays, balances, lambda row: Where(*self.where(row)))
 
     def received(self, reader: Reader, row: int) -> Received:
-        """A frame as `reader` gives it."""
+        """A frame in the form in which `reader` gives it."""
         direction, place, byte_start, byte_end = self.where(row)
         return reader.decode(direction, place, Framed(byte_start, byte_end, self.bytes_of(row)[LENGTH_BYTES:]))
 
     def note(self, row: int, outcome: Outcome | None) -> None:
-        """What the session said of a frame."""
+        """Note the outcome of a frame that the session judged."""
         if outcome is None:
             return
         rows = self.rows
@@ -231,7 +233,7 @@ class _Frames(CutFrames):
             rows.words[loops.STREAM_ID, row], rows.smalls[loops.ATTRIBUTED, row] = outcome.stream_id, 1
 
     def batch(self, dialect: Dialect, read: Mapping[int, Read]) -> pa.RecordBatch:
-        """ROWS."""
+        """The rows, with the columns ROWS."""
         _, _, words, numbers, smalls, balances, _ = self.rows
         frames = len(self.rows)
         plain = np.ones(frames, np.bool_)
@@ -259,7 +261,7 @@ def _ignored(frames: int, read: Mapping[int, Read]) -> pa.Array:
 
 
 class _Taken:
-    """The rows of a run as they come."""
+    """Collects the rows of a run."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -269,13 +271,13 @@ class _Taken:
         self.known: dict[Place, int] = {}
 
     def add_rows(self, frames: _Frames, read: Mapping[int, Read], dialect: Dialect) -> None:
-        """Frames that were cut, and those among them that were read."""
+        """Add frames that were cut, and those among them that took the reference path."""
         self._read.update((self._rows + row, one) for row, one in read.items())
         self._rows += len(frames.rows)
         self._batches.append(frames.batch(dialect, read))
 
     def add_read(self, read: list[Read]) -> None:
-        """Frames from the readable reader."""
+        """Add frames from the reference path."""
         if not read:
             return
         self._read.update((self._rows + row, one) for row, one in enumerate(read))

@@ -39,7 +39,7 @@ def message_columns(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:
     fields = [message[field.name] if field.name in message else pa.nulls(rows, field.type) for field in MESSAGE_TYPE]
     columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        **{name: told.take(at) for name, told in place_columns(piece.place for piece in pieces).items()},
+        **{name: values.take(at) for name, values in place_columns(piece.place for piece in pieces).items()},
         "direction": column("direction").cast(pa.string()),
         "byte_start": column("byte_start"),
         "byte_end": column("byte_end"),

@@ -1,8 +1,8 @@
 """One connection of the Wallaroo connector protocol, as rows of the log `silver.wallaroo`.
 
-A `Conversation` gives the bytes of both sides to the fast path, which reads and judges them, and adds the rows of what
-comes out: of each frame, of bytes that are none, of each finding, and where the balance of credits turns. At the end of
-each window it adds the rows of what changed of the session and its streams.
+A `Conversation` gives the bytes of both sides to the fast path, which reads and judges them. It adds a row for each
+frame, for bytes that are none, for each finding, and for each grant of credits. At the end of each window it adds a row
+of the session, and of each stream, that changed.
 
 Cookies leave here as keyed hashes, and texts without them.
 """
@@ -49,17 +49,18 @@ from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome, State
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
-from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 
 SNAPSHOT_VERSION: Final = 12
-#: Bytes of a keyed hash.
+#: Number of bytes of a keyed hash.
 HASH_BYTES: Final = 16
-#: From so many bytes on a run is read on the fast path: of fewer its start costs more.
+#: Minimum number of bytes of a run for the fast path: for fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 16 << 10
-#: Characters of all names of a connection's streams that are remembered for the rows of kind `stream`; one that would
-#: be beyond stands in its message alone.
+#: Maximum number of characters of all stream names of a connection that are remembered for the rows of kind `stream`;
+#: a name beyond is only in the row of its message.
 MOST_NAME_CHARACTERS: Final = 1 << 20
-#: Cookies that texts are shown without. A connection has one; of one with more no text is shown.
+#: Maximum number of cookies that are masked in texts. A connection has one; with more than these no text is shown.
 MOST_COOKIES: Final = 16
 
 
@@ -74,7 +75,7 @@ def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:
 
 @dataclass(slots=True)
 class _Credits:
-    """What happened to the balance since credits were last granted."""
+    """Changes of the balance since credits were last granted."""
 
     spent: int = 0
     overdrawn: int = 0
@@ -101,17 +102,17 @@ class Conversation:
         self._names: dict[int, str] = {}
         self._name_characters = 0
         self._credits = _Credits()
-        #: Rows as they were told last: what has not changed since is not told again.
-        self._told: dict[int | None, dict[str, Any]] = {}
-        #: Sides of which bytes or a hole came; those whose beginning may be missing.
+        #: The session's and streams' rows that were added last: unchanged ones are not added again.
+        self._written: dict[int | None, dict[str, Any]] = {}
+        #: Sides of which bytes or a hole came; sides whose beginning may be missing.
         self._begun: set[Direction] = set()
         self._lacks: set[Direction] = set()
-        #: Since when nobody knows which side sent first what comes, while no frames were read.
+        #: Time since which the order of the two sides isn't known, if no frames were read yet.
         self._doubt_ns: int | None = None
         self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(CODEC.read(snapshot))
-            self._told = self._rows()
+            self._written = self._rows()
 
     def _new_session(self, dialect: Dialect) -> Session:
         session = Session(
@@ -129,7 +130,7 @@ class Conversation:
 
     @property
     def _unseen(self) -> set[Direction]:
-        """Sides of which nothing came, and nothing was captured that tells where their bytes begin."""
+        """Sides of which nothing came: no captured packet of their own shows where their bytes begin."""
         return set(self._connection.guessed_sides) - self._begun
 
     @property
@@ -139,7 +140,7 @@ class Conversation:
         return (None, None) if found is None else (found.name, found.reason)
 
     def unread_from(self, direction: Direction) -> int:
-        """Where the first byte of `direction` stands that is in no row yet."""
+        """The position of the first byte of `direction` that is in no row yet."""
         return self._fast.reader.unread_from(direction)
 
     def receive(self, pieces: Sequence[Data]) -> None:
@@ -172,13 +173,13 @@ class Conversation:
         plain = run.rows.filter(run.rows.column("plain"))
         self._notice_names(plain)
         messages = message_columns(plain, pieces)
-        told = 0
+        added = 0
         for already, (row, read) in enumerate(sorted(run.read.items())):
-            # Of the rows before this one all that weren't read are plain.
-            self._add_messages(messages.slice(told, row - already - told))
-            told = row - already
-            self._tell(read)
-        self._add_messages(messages.slice(told))
+            # All rows before this one that weren't read are plain.
+            self._add_messages(messages.slice(added, row - already - added))
+            added = row - already
+            self._add_frame(read)
+        self._add_messages(messages.slice(added))
         self._count_run(run, pieces)
 
     def hole(self, hole: Hole) -> None:
@@ -191,7 +192,7 @@ class Conversation:
         self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side sent first what comes next."""
+        """The order in which the two sides sent the next bytes isn't known."""
         if self._fast.session is None:
             self._doubt_ns = place.arrived_at_ns
         else:
@@ -212,7 +213,7 @@ class Conversation:
         client = self._connection.client
         received = client.received_at_end(self._connection.server)
         if received is None:
-            # It closed by a RST, or not at all: what it said last was sent by a host that had received so much.
+            # The client closed by a RST, or not at all: its last bytes show how much its host had received.
             received = client.peer_received(client.next_byte)
         for found in session.end(end, closed.place, received, closed.side):
             self._find(found, closed.place)
@@ -220,7 +221,7 @@ class Conversation:
             self._turn(closed.place, None, 0, session.memory.credits)
 
     def _follow_sides(self) -> None:
-        """What comes next is judged by what is known of the sides now."""
+        """Let the session judge the next frames by the sides of which nothing is known now."""
         if self._fast.session is not None:
             self._fast.session.memory.follow(self._unseen)
 
@@ -228,7 +229,7 @@ class Conversation:
 
     def _take(self, reads: Iterable[runner.Read]) -> None:
         for read in reads:
-            self._tell(read)
+            self._add_frame(read)
             outcome = read.outcome
             if outcome is None:
                 continue
@@ -238,8 +239,8 @@ class Conversation:
             is_zero = bool(outcome.spent) and outcome.credits == 0 and _streams(outcome)
             self._spend(outcome.spent, int(_is_overdrawn(outcome)), place.arrived_at_ns if is_zero else None)
 
-    def _tell(self, read: runner.Read) -> None:
-        """The rows of a frame, or of bytes that are none."""
+    def _add_frame(self, read: runner.Read) -> None:
+        """Add the rows of a frame, or of bytes that are none."""
         received, outcome = read
         where = Where(received.direction, received.byte_start, received.byte_end)
         if outcome is None:
@@ -256,7 +257,7 @@ class Conversation:
             self._find(found, received.place)
 
     def _without_session(self, received: Received, where: Where) -> None:
-        """A dialect that isn't decoded: the row that says so; its bytes follow when the connection ends."""
+        """Add the row that reports an unsupported dialect. Its bytes follow when the connection ends."""
         rule = received.decoded.rule
         if rule is not None:
             self._log.find(rule, received.decoded.reason, received.place, where)
@@ -269,12 +270,15 @@ class Conversation:
         self._log.add(MESSAGE, outcome.received.place, where, stream_id=stream_id, message=content)
 
     def _kept(self, received: Received, outcome: Outcome | None) -> bytes | None:
-        """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
+        """Bytes that are no frame, to be kept in the row; None = there are none, or they may hold a cookie.
+
+        A cookie may be in bytes before OK, of HELLO, and of ERROR: these are only in bronze.
+        """
         raw = received.undecoded
         if not raw:
             return None
         early = received.direction is Direction.CLIENT and (outcome is None or not outcome.accepted)
-        # Of a frame that was cut only the body is there, else its length comes first.
+        # The bytes of a frame that was cut are its body, without its length.
         at = 0 if len(raw) < received.byte_end - received.byte_start else LENGTH_BYTES
         secret = early or raw[at : at + 1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
         return None if secret else raw
@@ -289,7 +293,7 @@ class Conversation:
         if where is not None:
             place = where.place
         bytes_of = None if where is None else Where(where.direction, where.byte_start, where.byte_end)
-        # Only numbers and words of ours: to mask them would tell which word is a cookie.
+        # The message has only numbers and words of our own: masking these would show which word is a cookie.
         self._log.find(found.rule, found.message, place, bytes_of, stream_id=found.stream_id)
 
     def _content(self, frame: Frame) -> dict[str, Any]:
@@ -391,9 +395,9 @@ class Conversation:
             since.zero_at_ns = zero_at_ns
 
     def _turn(self, place: Place, kind: str | None, granted: int, balance: int | None) -> None:
-        """Tell what happened since the last grant, up to this one by a frame of `kind`."""
+        """Add the row of a grant by a frame of `kind`, with the changes of the balance since the last grant."""
         since = self._credits
-        told = {
+        credit = {
             "kind": kind,
             "granted": granted,
             "balance": balance,
@@ -401,23 +405,23 @@ class Conversation:
             "overdrawn": since.overdrawn,
             "zero_at_ns": since.zero_at_ns,
         }
-        self._log.add(CREDIT, place, credit=told)
+        self._log.add(CREDIT, place, credit=credit)
         self._credits = _Credits()
 
     # Entities
 
     def conclude(self) -> None:
-        """A row of the session and of each stream that changed since it was told last."""
+        """Add a row of the session, and of each stream, that changed since its last row."""
         rows = self._rows()
         place = self._connection.first
         for stream_id, row in rows.items():
-            if self._told.get(stream_id) == row:
+            if self._written.get(stream_id) == row:
                 continue
             if stream_id is None:
                 self._log.add(SESSION, place, session=row)
             else:
                 self._log.add(STREAM, place, stream_id=stream_id, stream=row)
-        self._told = rows
+        self._written = rows
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
         session = self._fast.session
@@ -470,7 +474,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a conversation carries from window to window."""
+    """The state that a conversation carries from window to window."""
 
     reader: ReaderState
     memory: Memory | None

@@ -16,12 +16,12 @@ from wirehouse_codecs.wallaroo.session.outcome import Reference, Where
 from wirehouse_codecs.wallaroo.session.streams import Stream
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
-#: Characters of a name that are kept.
+#: Number of characters of a name that are kept.
 MOST_CHARACTERS: Final = 1024
 
 
 def text_of(name: bytes) -> str:
-    """A name as text; what is no UTF-8 stands as escapes."""
+    """A name as text; bytes that are no UTF-8 become escapes."""
     return name[: 4 * MOST_CHARACTERS].decode("utf-8", "backslashreplace")[:MOST_CHARACTERS]
 
 
@@ -61,7 +61,7 @@ def session_row(memory: Memory, connection_id: bytes, worker: str) -> dict[str, 
 
 
 def _ended_row(summary: SessionSummary) -> dict[str, Any]:
-    """What only rules over several sessions ask for."""
+    """The columns that only the rules over several sessions need."""
     return {
         "names": [{"stream_id": number, "digest": digest} for number, digest in summary.streams],
         "lacks_sent": summary.lacks,
@@ -105,12 +105,12 @@ def _who(sides: Collection[Direction]) -> str | None:
 
 
 def _known(references: Sequence[int], dialect: Dialect) -> int | None:
-    """The last reference, if it isn't the one that says that there is none."""
+    """The last reference, if it isn't the one for "nothing was seen yet"."""
     return references[-1] if references and references[-1] != dialect.nothing_seen else None
 
 
 def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
-    """What the rules over several connections need of a session row that has ended."""
+    """The summary of an ended session, from its row."""
     return SessionSummary(
         connection_id=connection_id,
         worker=session["worker"],

@@ -1,7 +1,7 @@
 """The columns of the log `silver.wallaroo`.
 
-A row of kind `message` for each frame, `quarantine` for bytes that are none, `violation` for each broken rule, `credit`
-where the balance turns; `session` and `stream` rows say where these stand at the end of each window in which they
+Kinds of rows: `message` for each frame, `quarantine` for bytes that are none, `violation` for each broken rule,
+`credit` for each grant of credits. `session` and `stream` rows have the state at the end of each window in which it
 changed.
 """
 

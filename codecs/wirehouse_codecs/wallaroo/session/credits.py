@@ -1,4 +1,4 @@
-"""Credits: the balance, and since when the connector waits for more.
+"""Credits: the balance, and the frame since which the connector waits for more.
 
 OK sets the balance, OK, ACK and NACK grant credits, NOTIFY and MESSAGE take one each. The balance is what was granted
 less what was spent, so overdrawn credits make it negative. It is unknown (None) before OK and after bytes were missed.
@@ -12,7 +12,7 @@ from wirehouse_codecs.wallaroo.session.outcome import Kind, State
 
 
 def grant(memory: Memory, judgement: Judgement, count: int) -> None:
-    """The worker grants credits. What comes before OK, which sets the balance, counts for nothing."""
+    """The worker grants credits. Grants before OK, which sets the balance, don't count."""
     if memory.credits is None and memory.state is State.HANDSHAKE:
         return
     memory.granted += count
@@ -26,7 +26,7 @@ def grant(memory: Memory, judgement: Judgement, count: int) -> None:
 
 
 def run_dry(memory: Memory, judgement: Judgement) -> None:
-    """Without a credit the connector waits from here on; with a sink, and once the session ends, it needs none."""
+    """Note that the connector, without a credit, waits from here on. For a sink or an ended session it needs none."""
     waits = memory.state in (State.HANDSHAKE, State.STREAMING) and judgement.next is not State.ENDED
     if waits and not memory.dialect.sink and memory.credits is not None and memory.credits <= 0:
         memory.dry = judgement.where

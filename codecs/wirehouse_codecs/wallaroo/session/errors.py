@@ -1,4 +1,4 @@
-"""ERROR, RESTART, and what still comes after them or after a rule was broken that ends the session.
+"""ERROR, RESTART, and the frames after them or after a broken rule that ends the session.
 
 - After an ERROR nothing is valid any more. A side that sends after its own ERROR breaks a rule.
 - After a rule of `ENDS` (rules.py) was broken the worker must signal an error. It can't do so before it has received
@@ -28,7 +28,7 @@ from wirehouse_codecs.wallaroo.session.outcome import (
 )
 
 _FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
-#: The word in an ERROR that says what is refused, in the order of the rules.
+#: The rule by the word in an ERROR that names what is refused, in the order of the rules.
 _REFUSALS: Final[Mapping[bytes, str]] = {b"cookie": "cookie_refused", b"version": "version_refused"}
 
 
@@ -73,7 +73,7 @@ def _take_error(memory: Memory, judgement: Judgement, side: Direction) -> None:
 
 
 def after_error(memory: Memory, judgement: Judgement, frame: Frame | None) -> None:
-    """Nothing is valid any more. A side that sends after its own ERROR breaks a rule, the other is discarded."""
+    """Take a frame after an ERROR. It breaks a rule if its side sent the ERROR, else it is discarded."""
     side = judgement.where.direction
     if side is Direction.CLIENT:
         _count_message(memory, frame)
@@ -87,7 +87,7 @@ def after_error(memory: Memory, judgement: Judgement, frame: Frame | None) -> No
 
 
 def after_violation(memory: Memory, judgement: Judgement, frame: Frame | None) -> None:
-    """What comes after a rule of `ENDS` was broken is ignored."""
+    """Ignore a frame after a broken rule of `ENDS`."""
     judgement.ignored = AFTER_VIOLATION
     if judgement.where.direction is Direction.CLIENT:
         _count_message(memory, frame)
@@ -97,7 +97,7 @@ def after_violation(memory: Memory, judgement: Judgement, frame: Frame | None) -
 
 
 def _acks_violation(memory: Memory, ack: Ack) -> bool:
-    """The ACK names the message that broke the rule, by its id alone where it is known to belong to no stream."""
+    """Whether the ACK names the message that broke the rule: by its id alone if the message belongs to no stream."""
     stream_id, message_id = memory.violated
     if message_id is None:
         return False
@@ -114,7 +114,7 @@ def take_restart(memory: Memory, _judgement: Judgement, _: Frame) -> None:
 
 
 def after_restart(memory: Memory, judgement: Judgement, frame: Frame) -> None:
-    """The connector may not have heard of it yet: its frames are dropped, and take credits."""
+    """Take a frame after RESTART, which the connector may not have received yet: it is dropped, and takes credits."""
     if isinstance(frame, Message | Notify | EosMessage):
         judgement.stream_id = frame.stream_id
     ignore(memory, judgement, AFTER_RESTART, judgement.stream_id)
@@ -125,6 +125,6 @@ def after_restart(memory: Memory, judgement: Judgement, frame: Frame) -> None:
 
 
 def _count_message(memory: Memory, frame: Frame | None) -> None:
-    """A MESSAGE that is ignored is one of its stream, if it names one that is known."""
+    """Count an ignored MESSAGE for its stream, if it names a known one."""
     if isinstance(frame, Message) and frame.stream_id in memory.streams:
         memory.streams[frame.stream_id].messages += 1

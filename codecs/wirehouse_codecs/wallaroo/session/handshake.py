@@ -1,7 +1,7 @@
-"""HELLO and OK, and what stands for them where the capture lacks them.
+"""HELLO and OK, and the state of a session whose HELLO or OK wasn't captured.
 
-- A late capture misses nothing of a side whose first frame it has: HELLO is the connector's, OK the worker's.
-- Where the capture lacks bytes they may have been HELLO and OK, so a later frame puts the session where it can be.
+- A late capture lacks nothing of a side whose first frame it has: HELLO is the connector's, OK the worker's.
+- Missing bytes may have been HELLO and OK. Then the next frame shows which states are possible.
 - The cookie of a HELLO is not kept.
 """
 
@@ -18,7 +18,7 @@ from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Found, Kind, Reference, State
 from wirehouse_codecs.wallaroo.session.streams import Stream, name_digest
 
-#: All that is judged where the worker is a sink: it uses neither streams nor credits as the specification has them.
+#: The only frames that are judged if the worker is a sink: it doesn't use streams and credits as specified.
 HANDSHAKE_KINDS: Final = frozenset({Kind.HELLO, Kind.OK, Kind.ERROR})
 
 
@@ -34,7 +34,7 @@ def take_hello(memory: Memory, judgement: Judgement, hello: Hello) -> None:
 
 
 def take_early_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
-    """Its rule is broken; what follows breaks none because of it."""
+    """An OK before HELLO breaks its rule. Later frames break none because of it."""
     memory.early_ok = True
     take_ok(memory, judgement, ok)
     memory.accepted = False
@@ -42,7 +42,7 @@ def take_early_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
 
 def take_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
     """OK: the first credits, and how far the worker is with the streams that it knows."""
-    # The first that a worker says: all that comes after it is known.
+    # OK is the worker's first frame: all frames after it are known.
     hello_missed = Direction.CLIENT in memory.lacks | memory.unseen
     memory.lacks = memory.lacks - {Direction.SERVER} | ({Direction.CLIENT} if memory.late else set())
     memory.late = False
@@ -54,7 +54,7 @@ def take_ok(memory: Memory, judgement: Judgement, ok: Ok) -> None:
     memory.credits = memory.granted - memory.spent
     grant(memory, judgement, ok.credits)
     if hello_missed:
-        # Sinks use none, and only their HELLO tells them.
+        # Sinks use no credits, and only their HELLO identifies them.
         memory.credits = None
     if not ok.credits:
         find(memory, judgement, "zero_initial_credits", "OK with 0 credits")
@@ -77,7 +77,7 @@ def _note_listed(memory: Memory, reference: StreamReference, stream: Stream) -> 
 
 
 def begin(memory: Memory, judgement: Judgement, kind: Kind) -> None:
-    """Where a capture begins late, the first frame shows how late."""
+    """Decide by the first frame of a late capture how late it began."""
     if kind is Kind.UNDECODABLE:
         return
     if memory.started:
@@ -96,7 +96,7 @@ def begin(memory: Memory, judgement: Judgement, kind: Kind) -> None:
 
 
 def _catch_up(memory: Memory, direction: Direction, kind: Kind) -> None:
-    """Where the capture lacks bytes these may have been HELLO and OK, which this frame comes after."""
+    """Move on to a state in which this frame is possible: missing bytes may have been HELLO and OK."""
     if kind is Kind.OK and direction is Direction.SERVER:
         unseen = memory.state is State.STREAMING and memory.initial_credits is None
         if unseen or (memory.state is State.CONNECTED and memory.may_miss(Direction.CLIENT)):
@@ -104,7 +104,7 @@ def _catch_up(memory: Memory, direction: Direction, kind: Kind) -> None:
         return
     if kind in HANDSHAKE_KINDS or memory.state not in (State.CONNECTED, State.HANDSHAKE):
         return
-    # No HELLO came if all that the connector said was captured, whatever else is missing.
+    # No HELLO came if all bytes of the connector were captured, whatever else is missing.
     known = memory.state is State.CONNECTED and not memory.may_miss(Direction.CLIENT)
     if (memory.partial and not known) or (memory.early_ok and memory.state is State.HANDSHAKE):
         memory.state = State.STREAMING
@@ -112,13 +112,13 @@ def _catch_up(memory: Memory, direction: Direction, kind: Kind) -> None:
 
 
 def is_first_seen(memory: Memory, judgement: Judgement) -> bool:
-    """Nothing of the connector was captured before, but what the worker answered was: by another clock, say."""
+    """Whether it is the connector's first frame, captured after the worker's answers: by another clock, say."""
     return (
         memory.state in (State.STREAMING, State.RESTARTED) and memory.version is None and not judgement.where.byte_start
     )
 
 
 def may_be_of_sink(memory: Memory, direction: Direction, kind: Kind) -> bool:
-    """What only sinks send, where the HELLO was not captured that tells a sink."""
+    """Whether only a sink sends such a frame, and the HELLO that would show a sink wasn't captured."""
     known = memory.version is not None or memory.dialect.byte_order == "little"
     return kind is Kind.MESSAGE and direction is Direction.SERVER and not known and memory.may_miss(Direction.CLIENT)

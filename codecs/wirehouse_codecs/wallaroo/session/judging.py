@@ -1,7 +1,7 @@
 """One frame while it is judged, and how findings about it are made.
 
-What a frame does is an effect `(memory, judgement, frame)`: it changes what the session remembers, and notes down in
-the judgement what is found, why the frame is ignored, and where the session goes. Of the rules of frames (rules.py,
+What a frame does is an effect `(memory, judgement, frame)`: it changes the memory of the session, and notes in the
+judgement the findings, why the frame is ignored, and the next state. Of the rules of frames (rules.py,
 `FRAME_RULES`) a frame breaks at most the first.
 """
 
@@ -16,33 +16,33 @@ from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Found, State, Where
 
-#: Findings about one frame: more than an ACK of the largest frame that workers take has entries.
+#: Maximum number of findings about one frame: more than an ACK of the largest size has entries.
 MAX_FINDINGS: Final = 1024
 _FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
 
 
 @dataclass(slots=True)
 class Judgement:
-    """What is decided about a frame."""
+    """The decisions about a frame."""
 
     where: Where
     peer_received_of: PeerReceived
-    #: Nobody knows when its last byte was sent first.
+    #: Whether it isn't known when its last byte was sent first.
     is_late: bool = False
-    #: What may be kept of a cookie; None = nothing.
+    #: Makes of a cookie what may be kept; None = nothing may.
     cookie_hash: Callable[[bytes], bytes] | None = None
     found: list[Found] = field(default_factory=list)
-    #: It breaks a rule of frames.
+    #: Whether it breaks a rule of frames.
     frame_rule_broken: bool = False
     ignored: str | None = None
     stream_id: int | None = None
     #: Credits that it grants.
     granted: int = 0
-    #: Where it leads; None = the session stays where it is.
+    #: The next state; None = the session stays in its state.
     next: State | None = None
 
     def peer_received(self) -> int:
-        """How many bytes of the other side its sender had received. It may be more if the frame `is_late`."""
+        """Number of bytes of the other side that its sender had received. It may be more if the frame `is_late`."""
         return self.peer_received_of(self.where.direction, self.where.byte_end)
 
 
@@ -55,9 +55,9 @@ def find(
     *,
     ends: bool = True,
 ) -> bool:
-    """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts.
+    """Note that the frame breaks a rule. True if that ends the session. Only the first rule of frames counts.
 
-    Not `ends`: the table says where it leads.
+    Not `ends`: the next state is in the table.
     """
     if name is None:
         return False
@@ -78,13 +78,13 @@ def find(
 
 
 def ignore(memory: Memory, judgement: Judgement, reason: str, stream_id: int | None = None) -> None:
-    """The worker takes no notice of the frame."""
+    """Note that the worker ignores the frame, and why."""
     judgement.ignored = reason
     find(memory, judgement, "message_ignored", reason, stream_id)
 
 
 def is_unaware(memory: Memory, judgement: Judgement) -> bool:
-    """The worker sends something without having received the connector's frame that broke a rule."""
+    """Whether the worker sent the frame before it had received the connector's frame that broke a rule."""
     broken = memory.violation
     return (
         broken is not None
@@ -94,7 +94,7 @@ def is_unaware(memory: Memory, judgement: Judgement) -> bool:
 
 
 def not_signalled(memory: Memory, why: str) -> Found:
-    """The worker goes on after a rule was broken that it must signal."""
+    """The finding that the worker goes on after a broken rule that it must signal."""
     assert memory.violation is not None
     found = Found(RULE["error_not_signalled"], memory.violation, f"{memory.ended_by}, and {why}")
     memory.violation = None

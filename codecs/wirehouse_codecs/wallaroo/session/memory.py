@@ -1,12 +1,12 @@
-"""What a session remembers, and carries from window to window.
+"""The memory of a session, which is carried from window to window.
 
-`Memory` holds where the connection stands, what HELLO and OK said, the balance of credits, the streams (streams.py),
-and which bytes the capture lacks. It judges nothing: the modules beside it do (handshake, errors, credits,
-stream_frames), and the fast path reads and writes it as arrays.
+`Memory` holds the state of the connection, the values of HELLO and OK, the balance of credits, the streams
+(streams.py), and which bytes the capture lacks. It judges nothing: the modules beside it do (handshake, errors,
+credits, stream_frames), and the fast path reads and writes it as arrays.
 
-What the capture lacks decides what may be found: `lacks` says of which sides bytes are missing, `late` that frames from
-before the capture are, `unordered` that what the sides said may have come in another order. A rule is broken only if
-the bytes that could excuse it were captured.
+A rule is broken only if the bytes that could excuse it were captured. `lacks` has the sides of which bytes are missing,
+`late` is set if frames from before the capture are missing, and `unordered` if the frames of the two sides may have
+come in another order.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.session.outcome import Reference, State, Where
 from wirehouse_codecs.wallaroo.session.streams import Stream
 
-#: Streams that a session remembers; messages of further ones are not judged.
+#: Maximum number of streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
-#: Message ids that a session remembers.
+#: Maximum number of message ids that a session remembers.
 MAX_IDS: Final = 262_144
-#: Of a session so many messages are remembered that the worker pointed at, and that it didn't send.
+#: Maximum number of remembered messages that the worker pointed at, and that the session didn't send.
 MOST_REFERRED: Final = 256
 
 
 @dataclass(slots=True)
 class Memory:
-    """What one session remembers."""
+    """The memory of one session."""
 
     dialect: Dialect
-    # What the capture lacks
-    #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
+    # Missing parts of the capture
+    #: Whether frames from before the capture are missing; the sides of which bytes are. What is unknown may be legal.
     late: bool = False
     lacks: set[Direction] = field(default_factory=set)
-    #: Sides that may have said something, although nothing of them was captured so far.
+    #: Sides that may have sent bytes, although none were captured so far.
     unseen: set[Direction] = field(default_factory=set)
-    #: What the sides said may have come in another order.
+    #: Whether the frames of the two sides may have come in another order.
     unordered: bool = False
-    #: From when on that is so, if it is not for all that comes.
+    #: Time from which on this holds, if it doesn't hold for all frames to come.
     doubt_ns: int | None = None
-    # Where the connection stands
+    # The state of the connection
     state: State = State.CONNECTED
     ended: End | None = None
-    #: The connector reset the connection.
+    #: Whether the connector reset the connection.
     left: bool = False
     first_ns: int | None = None
     last_ns: int | None = None
     # The handshake
-    #: A frame came.
+    #: Whether a frame came.
     started: bool = False
     version: str | None = None
     program_name: bytes | None = None
@@ -60,12 +60,12 @@ class Memory:
     cookie_empty: bool | None = None
     cookie_digest: bytes | None = None
     hello: Where | None = None
-    #: The HELLO breaks a rule of frames.
+    #: Whether the HELLO breaks a rule of frames.
     hello_judged: bool = False
-    #: The worker answered by OK; by OK or ERROR.
+    #: Whether the worker answered by OK; and whether by OK or ERROR.
     accepted: bool = False
     answered: bool = False
-    #: An OK came before HELLO.
+    #: Whether an OK came before HELLO.
     early_ok: bool = False
     initial_credits: int | None = None
     # Credits
@@ -79,12 +79,12 @@ class Memory:
     eos_messages: int = 0
     # Streams
     streams: dict[int, Stream] = field(default_factory=dict)
-    #: Digests of the names of streams.
+    #: The stream of each name, by the name's digest.
     names: dict[bytes, int] = field(default_factory=dict)
-    #: A stream was seen for which there was no room; a message couldn't be attributed to one.
+    #: Whether a stream was seen beyond the bound; whether a message couldn't be attributed to one.
     untracked: bool = False
     unattributed: bool = False
-    #: How many ids the streams hold.
+    #: Number of ids that the streams hold.
     ids: int = 0
     #: Rule `ack_never_sent`, if no earlier session of the instance sent them.
     unsent: list[Reference] = field(default_factory=list)
@@ -94,30 +94,30 @@ class Memory:
     errors: set[Direction] = field(default_factory=set)
     #: The first ERROR, after which the connection must be closed.
     error: Where | None = None
-    #: The rule of `ENDS` that was broken, by which frame, and by which stream and message.
+    #: The rule of `ENDS` that was broken, the frame that broke it, and its stream and message.
     ended_by: str | None = None
     violation: Where | None = None
     violated: tuple[int | None, int | None] = (None, None)
-    #: When the worker said something last without having received what broke the rule.
+    #: Time of the worker's last frame that was sent before its host had received this frame.
     unaware_ns: int = 0
 
     @property
     def partial(self) -> bool:
-        """The capture lacks some of it."""
+        """Whether the capture lacks some of it."""
         return self.late or bool(self.lacks or self.unseen)
 
     def may_miss(self, side: Direction) -> bool:
-        """`side` may have said more than was captured."""
+        """Whether `side` may have sent more than was captured."""
         return self.late or side in self.lacks or side in self.unseen
 
     def follow(self, unseen: Collection[Direction]) -> None:
-        """Of these sides nothing was captured that tells where their bytes begin, and so they may have begun before."""
+        """Note the sides that may have sent bytes before: no captured packet shows where their bytes begin."""
         self.unseen = set(unseen)
-        # The worker answers what the connector said, which may come later.
+        # The worker's frames may answer frames of the connector that come later.
         self.unordered = self.unordered or Direction.CLIENT in self.unseen
 
     def stream(self, stream_id: int) -> Stream | None:
-        """The stream of an id, made if there is room for it."""
+        """The stream of an id, made if it is within the bound."""
         stream = self.streams.get(stream_id)
         if stream is None and len(self.streams) < MAX_STREAMS:
             stream = self.streams[stream_id] = Stream()
@@ -126,27 +126,27 @@ class Memory:
         return stream
 
     def note_name(self, digest: bytes, stream_id: int) -> None:
-        """A stream has this name, unless another one had it first."""
+        """Note that a stream has this name, unless another one had it first."""
         if len(self.names) < MAX_STREAMS:
             self.names.setdefault(digest, stream_id)
 
     def refer(self, reference: Reference) -> None:
-        """The worker points at a message that this session didn't send; the first time counts."""
+        """Note that the worker points at a message that this session didn't send; the first time counts."""
         known = any(one[:2] == reference[:2] for one in self.referred)
         if not known and len(self.referred) < MOST_REFERRED:
             self.referred.append(reference)
 
     def count_ids(self, stream: Stream, before: int) -> None:
-        """The stream held so many ids `before`."""
+        """Count the ids of a stream, which held `before` of them at the last count."""
         self.ids += stream.remembered - before
 
     @property
     def has_too_many_ids(self) -> bool:
-        """The streams hold more ids than a session remembers."""
+        """Whether the streams hold more ids than a session remembers."""
         return self.ids > MAX_IDS
 
     def miss(self, direction: Direction) -> None:
-        """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
+        """Note missing bytes of a side. They may have been anything: what they would change is unknown from here on."""
         self.lacks.add(direction)
         self.credits = self.dry = None
         if direction is Direction.SERVER:
@@ -155,7 +155,7 @@ class Memory:
             stream.miss(direction)
 
     def doubt(self) -> None:
-        """Nobody knows which side sent first what comes next."""
+        """Note that the order in which the two sides sent the next bytes isn't known."""
         self.unordered, self.doubt_ns = True, None
         for direction in Direction:
             self.miss(direction)

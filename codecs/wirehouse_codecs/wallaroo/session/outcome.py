@@ -1,6 +1,6 @@
-"""What a session says of each frame: an `Outcome` with its findings, and the states and kinds in which it says so.
+"""The `Outcome` that a session gives for each frame, with its findings, states and kinds.
 
-The names of why the worker takes no notice of a frame are values of the log's column `ignored`.
+The reasons for which the worker ignores a frame are values of the log's column `ignored`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.rules import Place, Rule
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.session.streams import StreamState
-from wirehouse_codecs.wallaroo.wire.reader import Received
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 
 class State(StrEnum):
-    """Where a connection stands: the specification's states, and two that say why nothing more is expected."""
+    """The state of a connection: the specification's states, and two after which nothing more is expected."""
 
     CONNECTED = "connected"
     HANDSHAKE = "handshake"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a side sends: a frame of the tables, or bytes that are none."""
+    """The kind of a frame, or of bytes that are none."""
 
     HELLO = "HELLO"
     OK = "OK"
@@ -64,7 +64,7 @@ class Where:
 
     @classmethod
     def of(cls, received: Received) -> Where:
-        """Where `received` stands."""
+        """The location of `received`."""
         return cls(received.direction, received.place, received.byte_start, received.byte_end)
 
 
@@ -88,13 +88,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one frame did."""
+    """The effect of one frame."""
 
     received: Received
     kind: Kind
-    #: In the order of the checks. A rule about an earlier frame that is known only now is among them.
+    #: Findings in the order of the checks, also those about earlier frames that are known only now.
     findings: tuple[Found, ...]
-    #: Why the worker takes no notice of it; None = it does.
+    #: The reason for which the worker ignores it; None = it doesn't.
     ignored: str | None
     #: The connector's credits after it; None = unknown, before OK.
     credits: int | None
@@ -102,7 +102,7 @@ class Outcome:
     granted: int
     spent: int
     state: State
-    #: The worker has answered by OK, so no cookie is to come.
+    #: Whether the worker has answered by OK, so that no cookie can follow.
     accepted: bool
     #: The stream of a MESSAGE, also where the text leaves it out and one is open.
     stream_id: int | None

@@ -1,6 +1,6 @@
 """The message ids that a stream remembers, in the order in which they were sent.
 
-Ids mostly rise. While they do they stand in arrays, which a compiled loop searches and extends as well (loops.py);
+Ids mostly rise. While they do they are in arrays, which a compiled loop searches and extends as well (loops.py);
 otherwise in a dict, until `settle` finds them rising again.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-#: Marks of an id: its ack is waited for; it is no stable reference; it names its message only in this session.
+#: Marks of an id: its ack is awaited; it is no stable reference; it names its message only in this session.
 AWAITED: Final = 1
 UNSTABLE: Final = 2
 EPHEMERAL: Final = 4
@@ -22,14 +22,14 @@ _FEWEST: Final = 16
 
 
 class Entry(NamedTuple):
-    """When an id was sent, counted in messages of its stream, and its marks."""
+    """The number of the stream's message with which an id was sent, and the id's marks."""
 
     at: int
     marks: int
 
 
 class Room(NamedTuple):
-    """Columns of ids, of when they were sent, and of their marks."""
+    """Columns of ids, and of their entries."""
 
     ids: Array
     ats: Array
@@ -58,7 +58,7 @@ class Sent:
 
     @property
     def state(self) -> tuple[list[int], list[int], list[int]]:
-        """What carried state writes: ids, when they were sent, and their marks, the oldest first."""
+        """The carried form: columns of ids and of their entries, the oldest first."""
         if self._mixed is not None:
             entries = self._mixed.values()
             return list(self._mixed), [one.at for one in entries], [one.marks for one in entries]
@@ -75,7 +75,7 @@ class Sent:
 
     @property
     def rising(self) -> bool:
-        """The ids rise, and stand in `room`."""
+        """Whether the ids rise, and are in `room`."""
         return self._mixed is None
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Sent:
         self.room, self.start, self.end = room, 0, held
 
     def settle(self) -> None:
-        """Back to arrays, if the ids rise."""
+        """Hold the ids in arrays again, if they rise."""
         mixed = self._mixed
         if mixed is None or any(later <= earlier for earlier, later in pairwise(mixed)):
             return
@@ -135,13 +135,13 @@ class Sent:
             self._put(message_id, entry)
 
     def first_after(self, at: int) -> int:
-        """How many of the ids were sent up to `at`."""
+        """Number of ids that were sent up to `at`."""
         if self._mixed is None:
             return int(np.searchsorted(self.room.ats[self.start : self.end], at, side="right"))
         return next((place for place, entry in enumerate(self._mixed.values()) if entry.at > at), len(self._mixed))
 
     def drop(self, count: int) -> list[tuple[int, Entry]]:
-        """Forget the `count` oldest ids, which are given back."""
+        """Drop the `count` oldest ids and return them."""
         dropped = list(self.items(count))
         if self._mixed is None:
             self.start += len(dropped)

@@ -1,19 +1,23 @@
 """The session layer of the Wallaroo connector protocol: what each frame does, and which rules it breaks.
 
-Two machines (specification, "Protocol State Machine" and "Stream State Machine"): the connection's table stands in
+Two machines (specification, "Protocol State Machine" and "Stream State Machine"): the connection's table is in
 transitions.py, the stream's in streams.py. A `Session` takes the frames of one connection in arrival order and returns
 one `Outcome` for each; it holds a bounded number of streams and ids, and all that it carries is its `memory`.
 
-A frame goes through these modules: handshake.py says where the session can be if its beginning was missed;
-transitions.py says what the frame does; handshake.py, errors.py, credits.py and stream_frames.py do that to what is
-remembered (memory.py) and note in judging.py's `Judgement` what is found; outcome.py has what is reported.
+A frame goes through these modules:
+
+1. handshake.py finds the possible state if the beginning of the session was missed.
+2. transitions.py has the effect of the frame in this state.
+3. handshake.py, errors.py, credits.py and stream_frames.py are the effects: they change the memory (memory.py), and
+   note the findings in the `Judgement` of judging.py.
+4. outcome.py has the outcome that is returned.
 
 - A rule about what never came is judged at a definite time: when the connection is closed, or when the time of a later
   frame or of `advance` is past it. Its finding is the same whenever that is noticed.
-- A rule is broken only if the bytes that could excuse it were captured: `Memory.lacks` says of which sides some were
-  not.
-- A side did not know what its host had not received: `peer_received` says how much that was. What was received is
-  judged as it arrived.
+- A rule is broken only if the bytes that could excuse it were captured: `Memory.lacks` has the sides of which some
+  weren't.
+- A side did not know frames that its host had not received: `peer_received` is the number of bytes that it had
+  received. Frames that were received are judged as they arrived.
 """
 
 from __future__ import annotations
@@ -49,11 +53,11 @@ from wirehouse_codecs.wallaroo.session.outcome import (
 )
 from wirehouse_codecs.wallaroo.session.streams import ALL, Stream
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, Step, nothing, unlisted
-from wirehouse_codecs.wallaroo.wire.reader import Received
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 
 def everything(_side: Direction, _byte_end: int) -> int:
-    """Each side had received all that was captured before its frame."""
+    """The number of received bytes if each side had received all that was captured before its frame."""
     return ALL
 
 
@@ -61,8 +65,9 @@ class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
     `started_late`: the capture began after the connection did. `state` is the memory of an earlier window, to continue
-    from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: how many bytes of the other side a side had
-    received when it sent those before a position. `is_late`: nobody knows when the byte before a position was sent.
+    from. `cookie_hash` makes of a cookie what may be kept. `peer_received`: the number of bytes of the other side that
+    a side had received when it sent the bytes before a position. `is_late`: whether it isn't known when the byte before
+    a position was sent.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class Session:
         if in_doubt:
             memory.doubt()
         if frame is None and received.decoded.rule is None:
-            # What would be late may stand in the hole.
+            # The frame that would be late may be in the hole.
             memory.miss(received.direction)
         if memory.violation is not None and is_unaware(memory, judgement):
             memory.unaware_ns = at_ns
@@ -128,7 +133,7 @@ class Session:
         )
 
     def _walk(self, judgement: Judgement, received: Received, kind: Kind, frame: Frame | None) -> None:
-        """The step of the machine, if the frame has not ended the session by itself."""
+        """Take the step of the machine, if the frame has not ended the session by itself."""
         memory, direction = self.memory, received.direction
         if kind is Kind.UNDECODABLE:
             self._take_undecodable(judgement, received)
@@ -146,7 +151,7 @@ class Session:
         memory.state = judgement.next or memory.state
 
     def _step(self, judgement: Judgement, direction: Direction, kind: Kind) -> Step | None:
-        """The step of the table. Of what a sink says or hears only the handshake means what the specification says."""
+        """The step of the table. With a sink only the frames of the handshake have the specified meaning."""
         memory = self.memory
         if kind is Kind.HELLO and direction is Direction.CLIENT and is_first_seen(memory, judgement):
             return Step(take_hello, memory.state)
@@ -164,7 +169,7 @@ class Session:
             judgement.ignored = AFTER_VIOLATION if memory.state is State.ENDED else AFTER_ERROR
 
     def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
-        """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""
+        """Advance the time to `now_ns`. Return findings about what is overdue. `traffic`: a frame arrives now."""
         memory, found = self.memory, list[Found]()
         close, close_s = self._options.close_timeout_ns, self._options.close_timeout_s
         if memory.error is not None and _late(memory.error, close, now_ns):
@@ -180,14 +185,15 @@ class Session:
         return tuple(found)
 
     def end(self, how: End, place: Place, received: int = ALL, by: Direction | None = None) -> tuple[Found, ...]:
-        """The connection ends at `place`; the rules about what never came. ValueError: it has ended before.
+        """End the connection at `place`. Return findings about what never came. ValueError: it has ended before.
 
-        So many of the worker's bytes the connector's host had `received` when it closed its side. `by`: who ended it.
+        `received`: the number of the worker's bytes that the connector's host had received when it closed its side.
+        `by`: the side that ended it.
         """
         memory = self.memory
         if memory.ended is not None:
             raise ValueError("the connection has ended")
-        # Where the capture just ends, what never came may have come later, and so may the end of the connection.
+        # If the capture just ends, a missing answer may have come later, and so may the end of the connection.
         found = [] if how is End.CAPTURE_END else list(self.advance(place.arrived_at_ns))
         memory.ended, memory.left = how, how is End.RESET and by is Direction.CLIENT
         memory.last_ns = place.arrived_at_ns if memory.last_ns is None else max(memory.last_ns, place.arrived_at_ns)
@@ -205,14 +211,14 @@ def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:
 
 
 def _judge_end(memory: Memory, how: End, received: int) -> list[Found]:
-    """What was owed when the connection was closed or reset."""
+    """The findings about answers that were owed when the connection was closed or reset."""
     found = []
     waits = memory.state is State.HANDSHAKE and memory.hello is not None and not memory.answered
     if waits and how is End.CLOSED and not memory.may_miss(Direction.SERVER):
         found.append(Found(RULE["hello_not_answered"], memory.hello, "closed without OK or ERROR"))
     if memory.state not in (State.STREAMING, State.RESTARTED):
         return found
-    # Of a worker whose OK is missing, what was captured later may all lie behind the answers.
+    # If the worker's OK is missing, all its captured frames may have come after the answers.
     is_heard = memory.initial_credits is not None or not memory.may_miss(Direction.SERVER)
     for stream_id, stream in memory.streams.items():
         if stream.unanswered and is_heard:
@@ -232,7 +238,7 @@ def _judge_end(memory: Memory, how: End, received: int) -> list[Found]:
 
 
 def _owes_acks(memory: Memory, stream: Stream) -> bool:
-    """Workers that keep nothing for recovery never ack a stream, so only one that was ever acked is judged."""
+    """Whether acks of a stream are missing. Workers without recovery never ack one: only a stream with acks counts."""
     if not stream.ever_acked or memory.unattributed or memory.may_miss(Direction.SERVER):
         return False
     return bool(stream.unacked())

@@ -1,12 +1,12 @@
 """The frames of streams: NOTIFY and its answer, MESSAGE, EOS_MESSAGE, ACK and NACK.
 
-The states of a stream, and which of its ids were sent and acked, stand in streams.py; here is what each frame does to
-them, and which rules it breaks.
+The states of a stream, and which of its ids were sent and acked, are in streams.py. This module has the effect of each
+frame on them, and the rules that it breaks.
 
 - In the text MESSAGE has no stream id: it belongs to the one stream that is open, and to none that can be known if
   several are.
 - A side did not know what its host had not received. A connector that does not know a NACK goes on as before it.
-- Where the connector's frames were missed, a stream that was never seen is taken for one that is open.
+- If frames of the connector were missed, a stream that was never seen counts as open.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import NOT_ABOVE_LAST_SEEN, Kind, Reference, State
 from wirehouse_codecs.wallaroo.session.streams import AckVerdict, Action, Stream, StreamState, StreamStep, name_digest
 
-#: Of a session so many ACKs of what it did not send are remembered.
+#: Maximum number of remembered ACKs of ids that the session did not send.
 MOST_UNSENT: Final = 16
-#: States of a stream that a MESSAGE may be for.
+#: States in which a stream may get a MESSAGE.
 _LIVE: Final = (StreamState.OPEN, StreamState.RESET)
 
 # NOTIFY
@@ -119,13 +119,13 @@ def take_message(memory: Memory, judgement: Judgement, message: Message) -> None
 
 
 def _sent_before(memory: Memory, message_id: int | None, stream: Stream | None) -> bool:
-    """The id may be acked for a message that broke no rule. Without a stream it may be that of any."""
+    """Whether the id may be acked for a message that broke no rule. Without a stream it may be in any stream."""
     streams = memory.streams.values() if stream is None else (stream,)
     return message_id is not None and any(one.may_have_sent(message_id) for one in streams)
 
 
 def _stream_of(memory: Memory, judgement: Judgement, message: Message) -> tuple[bool, Stream | None]:
-    """Whether the message may belong to some stream, and which one, if that can be told."""
+    """Whether the message may belong to some stream, and which one, if it is known."""
     if message.stream_id is not None:
         judgement.stream_id = message.stream_id
         return True, _known(memory, judgement, message.stream_id)
@@ -149,7 +149,7 @@ def _stream_of(memory: Memory, judgement: Judgement, message: Message) -> tuple[
 
 
 def _end_any(memory: Memory) -> None:
-    """One of the open streams has ended, and nobody can tell which: a NOTIFY may open each of them again."""
+    """Note that one of the open streams has ended, and it isn't known which: each may be notified again."""
     for stream in memory.streams.values():
         if stream.state is StreamState.OPEN:
             stream.assumed = True
@@ -172,7 +172,7 @@ def _judge_message(memory: Memory, judgement: Judgement, message: Message, strea
 
 
 def _repeats(memory: Memory, message: Message, stream: Stream) -> bool:
-    """The worker skips ids that aren't above the last one seen, but for what it can't compare."""
+    """Whether the worker skips the message: its id isn't above the last one seen. Some ids it can't compare."""
     if not memory.dialect.skips_repeats or message.message_id is None or message.has(Flag.EOS):
         return False
     if message.message_id == 0 and memory.dialect.flags is not None:
@@ -196,7 +196,7 @@ def _note_sent(memory: Memory, judgement: Judgement, message: Message, stream: S
     twice = message_id in stream.ephemeral or (ephemeral and stream.sent.get(message_id) is not None)
     if twice and not memory.dialect.skips_repeats and judgement.ignored is None:
         find(memory, judgement, "ephemeral_id_repeated", f"id {message_id} of stream {stream_id}", stream_id)
-    # Workers with flags drop what only marks a place or an end, so it is never acked.
+    # Workers with flags drop boundaries and ends, so these are never acked.
     marks = memory.dialect.skips_repeats and (message.has(Flag.BOUNDARY) or message.has(Flag.EOS))
     awaits_ack, unstable = not marks and judgement.ignored is None, message.has(Flag.UNSTABLE_REFERENCE)
     is_sentinel = message_id == memory.dialect.nothing_seen
@@ -274,7 +274,7 @@ def _judge_ack(memory: Memory, judgement: Judgement, stream_id: int, message_id:
 def _check_stable(
     memory: Memory, judgement: Judgement, stream_id: int, message_id: int, stream: Stream, shown: str
 ) -> None:
-    """The worker points at a message, of this session or of an earlier one."""
+    """Judge whether the message is stable to which the worker points, in this session or in an earlier one."""
     if memory.dialect.answers_notify:
         return
     if stream.is_unstable(message_id):
@@ -284,17 +284,17 @@ def _check_stable(
 
 
 def _may_be_of_this_session(memory: Memory, message_id: int, stream: Stream) -> bool:
-    """The stream sent the id in this session, or so much that it isn't known, or where it wasn't seen."""
+    """Whether the stream may have sent the id in this session: too many ids to know, or not all were seen."""
     if stream.assumed or memory.partial or memory.unattributed:
         return True
     return stream.may_have_sent(message_id)
 
 
 def _from_before(memory: Memory, message_id: int, stream: Stream) -> bool:
-    """The id may have been sent before this session, or where it wasn't seen."""
+    """Whether the id may have been sent before this session, or in bytes that weren't captured."""
     if stream.assumed or memory.partial or memory.unattributed or message_id in stream.references:
         return True
-    # Where no NOTIFY_ACK says how far the worker is, it may go on with what came before a reconnect.
+    # Without a NOTIFY_ACK the worker may go on with messages from before a reconnect.
     if not memory.dialect.answers_notify and stream.acked_at is None:
         return True
     given = (reference for reference in stream.references if reference != memory.dialect.nothing_seen)
@@ -317,13 +317,13 @@ def take_nack(memory: Memory, judgement: Judgement, nack: Nack) -> None:
     stream.ask(nack.point_of_ref, judgement.where.byte_end)
 
 
-# What they share
+# Shared by several frames
 
 
 def _known(memory: Memory, judgement: Judgement, stream_id: int) -> Stream | None:
     """The stream of an id for a frame that needs one; None = it can't be judged.
 
-    Where the connector's were missed, a stream that was never seen is taken for one that is open.
+    If frames of the connector were missed, a stream that was never seen counts as open.
     """
     stream = memory.streams.get(stream_id)
     if stream is None and memory.untracked:
@@ -337,13 +337,13 @@ def _known(memory: Memory, judgement: Judgement, stream_id: int) -> Stream | Non
 
 
 def _may_follow_unseen(memory: Memory, judgement: Judgement) -> bool:
-    """What the connector said before this frame may not have been captured, or comes later."""
+    """Whether frames that the connector sent before this one may be missing, or captured later."""
     answers = memory.unordered and judgement.where.direction is Direction.SERVER
     return answers or memory.may_miss(Direction.CLIENT)
 
 
 def _act(memory: Memory, stream: Stream, action: Action) -> StreamStep:
-    """A message or end of a stream, which was opened where it wasn't seen if it can't be otherwise."""
+    """Take a message or end of a stream. It counts as open if only bytes that weren't captured can have opened it."""
     step = stream.act(action)
     unseen = stream.assumed or (memory.may_miss(Direction.SERVER) and stream.state is StreamState.PENDING)
     if step.rule is None or not unseen:

@@ -17,19 +17,19 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, EPHEMERAL, UNSTABLE, Sent
 
-#: So many ids at and before the last acked one are remembered.
+#: Number of ids at and before the last acked one that are remembered.
 KEPT_ACKED: Final = 64
-#: References of so many NACKs that wait for their NOTIFY are remembered.
+#: Number of NACKs waiting for their NOTIFY whose references are remembered.
 KEPT_ASKED: Final = 16
-#: So many ids that are no stable references are left to later sessions.
+#: Number of ids without a stable reference that a stream leaves to later sessions.
 KEPT_UNSTABLE: Final = 64
-#: More bytes than a side ever sends.
+#: A number of bytes that no side ever sends.
 ALL: Final = 1 << 62
 _DIGEST_BYTES: Final = 16
 
 
 class StreamState(StrEnum):
-    """Where a stream stands."""
+    """The state of a stream."""
 
     #: Never notified on this connection.
     INTRO = "intro"
@@ -44,7 +44,7 @@ class StreamState(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to a stream."""
+    """An event of a stream."""
 
     #: A NOTIFY that nobody answers (the text).
     NOTIFY = "notify"
@@ -149,13 +149,13 @@ STREAM_TRANSITIONS: Mapping[tuple[StreamState, Action], StreamStep] = MappingPro
 
 
 class AckVerdict(StrEnum):
-    """What an acked id is to its stream."""
+    """The relation of an acked id to the ids that its stream sent."""
 
     FORWARD = "forward"
     #: Sent before one that was acked earlier.
     BACK = "back"
     NEVER_SENT = "never sent"
-    #: So much was sent since that it isn't remembered.
+    #: Too many ids were sent since to remember it.
     FORGOTTEN = "forgotten"
 
 
@@ -167,10 +167,10 @@ class Stream:
     #: NACKs without a NOTIFY, and NOTIFYs without an answer.
     nacks: int = 0
     waiting: int = 0
-    #: Of the latter those that may have been answered in a hole.
+    #: Number of the latter that may have been answered in a hole.
     excused: int = 0
     notified: bool = False
-    #: It was in use before the capture, or before a hole in it, so its past is unknown.
+    #: Whether it was in use before the capture, or before a hole in it: its past is unknown.
     assumed: bool = False
     #: Digest of the name that the last NOTIFY gave.
     name: bytes | None = None
@@ -180,11 +180,11 @@ class Stream:
     references: list[int] = field(default_factory=list)
     #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
     asked: list[int] | None = field(default_factory=list)
-    #: Where the last NACKs end that wait for their NOTIFY, and those for which a NOTIFY was taken whose sender had not
-    #: received them.
+    #: Ends of the last NACKs that wait for their NOTIFY, and of those that a NOTIFY was counted for although its sender
+    #: had not received them.
     nacked: list[int] = field(default_factory=list)
     crossed: list[int] = field(default_factory=list)
-    #: References that the last NACKs replaced (0 = none), and where each of these ends.
+    #: References that the last NACKs replaced (0 = none), each with the end of its NACK.
     replaced: list[tuple[int, int]] = field(default_factory=list)
     last_seen: int | None = None
     last_acked: int | None = None
@@ -195,12 +195,12 @@ class Stream:
     sent: Sent = field(default_factory=Sent)
     #: Ids of ephemeral messages, those whose ack is forgotten among them.
     ephemeral: set[int] = field(default_factory=set)
-    #: When the last acked message was sent; None = none was acked.
+    #: Number of the message that was acked last; None = none was acked.
     acked_at: int | None = None
-    #: A NACK or RESTART came since the last ACK, so the next one may go back.
+    #: Whether a NACK or RESTART came since the last ACK, so that the next one may go back.
     rewound: bool = False
     ever_acked: bool = False
-    #: Lowest and highest of the acked ids that are forgotten, and how many ids were forgotten unacked.
+    #: Lowest and highest acked id that is forgotten, and the number of ids that were forgotten unacked.
     forgotten: tuple[int, int] | None = None
     forgotten_unacked: int = 0
     #: Messages before the last hole in what the connector sent, in which they may have been sent again.
@@ -208,7 +208,7 @@ class Stream:
 
     @property
     def remembered(self) -> int:
-        """How many ids it holds in memory."""
+        """Number of ids that it remembers."""
         return len(self.sent) + len(self.ephemeral)
 
     def act(self, action: Action) -> StreamStep:
@@ -244,7 +244,7 @@ class Stream:
             self.asked = [*self.asked, reference] if len(self.asked) < KEPT_ASKED else None
 
     def answer(self, reference: int) -> bool:
-        """A NOTIFY that is about to be counted gives `reference`: a NACK that waits may have asked for it."""
+        """Whether a waiting NACK may have asked for `reference`, which a NOTIFY gives that is counted next."""
         if not self.nacks or self.asked is None:
             return bool(self.nacks)
         if reference not in self.asked:
@@ -253,33 +253,33 @@ class Stream:
         return True
 
     def owes(self, received: int) -> bool:
-        """A NOTIFY that is about to be counted, of a connector that had received so much: is it still due to a NACK?
+        """Whether the next counted NOTIFY still answers a NACK: its connector had `received` that many bytes.
 
-        Only if the NOTIFY was another one that the worker took for its answer.
+        That is so if an earlier NOTIFY, sent before the NACK was received, was counted as the answer.
         """
         due = bool(self.crossed) and received >= self.crossed[0]
         if not self.nacks:
             del self.crossed[:due]
             return due
-        # Of more NACKs than are remembered it may know the first ones.
+        # If not all NACKs are remembered, it may know the first ones.
         if len(self.nacked) == self.nacks and received < self.nacked[0]:
             self.crossed = [*self.crossed[due:], self.nacked[0]][-KEPT_ASKED:]
         return due
 
     def known_nacks(self, received: int) -> int:
-        """How many of the NACKs that wait for their NOTIFY a connector knew that had received so much."""
+        """Number of NACKs waiting for their NOTIFY that a connector knew which had `received` that many bytes."""
         if self.nacked and received < self.nacked[0]:
-            # Nor is it known of those before them that are no longer remembered.
+            # Neither is it known whether it knew the ones before, which are no longer remembered.
             return 0
         return self.nacks - sum(byte_end > received for byte_end in self.nacked)
 
     @property
     def unanswered(self) -> int:
-        """NOTIFYs whose answer can't have come where the capture has a hole."""
+        """Number of NOTIFYs whose answer can't have come in a hole of the capture."""
         return max(0, self.waiting - self.excused)
 
     def miss(self, direction: Direction) -> None:
-        """The capture has a hole: what was owed may have come in it, a NACK or what was sent again too."""
+        """Note a hole. Answers that were owed may have come in it, and so may a NACK and repeated messages."""
         self.assumed = self.rewound = True
         if direction is Direction.SERVER:
             self.excused = self.waiting
@@ -315,7 +315,7 @@ class Stream:
         self.sent.add(message_id, self.messages, marks)
 
     def ack(self, message_id: int) -> AckVerdict:
-        """This id is safe, and with it all that were sent before."""
+        """Note that this id is safe, and with it all that were sent before."""
         known = self.sent.get(message_id)
         if known is None:
             forgotten = self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
@@ -334,7 +334,7 @@ class Stream:
         return AckVerdict.FORWARD
 
     def ack_unseen(self, message_id: int, *, rises: bool) -> None:
-        """An id is safe that was sent before this session, or where that wasn't seen; 0 may say that none is.
+        """Note that an id is safe that was sent before this session, or in missing bytes; 0 may mean that none is.
 
         `rises`: a higher id is one that was sent later.
         """
@@ -342,20 +342,20 @@ class Stream:
             self.last_acked = message_id
 
     def may_have_sent(self, message_id: int) -> bool:
-        """The stream sent the id in this session, or so much that it isn't known, or goes on from it."""
+        """Whether the stream may have sent the id in this session, or goes on from it."""
         if self.sent.get(message_id) is not None or self.forgotten_unacked or message_id in self.references:
             return True
         return self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
 
     def given(self, received: int) -> list[int]:
-        """References that the worker gave, for all that a connector knew that had received so much."""
+        """References that the worker gave, as far as a connector knew them that had `received` that many bytes."""
         replaced = [reference for reference, byte_end in self.replaced if received < byte_end]
         return [0, *self.references, *([] if self.last_acked is None else [self.last_acked]), *replaced]
 
     def was_acked(self, message_id: int, received: int = ALL) -> bool:
-        """The id was acked, by itself or by a later one, and the stream was not reset since.
+        """Whether the id was acked, by itself or by a later one, and the stream was not reset since.
 
-        For all that a connector knew that had received so much.
+        It counts what a connector knew that had `received` that many bytes.
         """
         if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
             return True
@@ -366,7 +366,7 @@ class Stream:
         return known.at <= self.acked_at
 
     def is_unstable(self, message_id: int) -> bool:
-        """The id is that of a message which is no stable reference, and was not sent again in a hole."""
+        """Whether the id is that of a message that is no stable reference, and was not sent again in a hole."""
         known = self.sent.get(message_id)
         return known is not None and bool(known.marks & UNSTABLE) and known.at > self.before_hole
 
@@ -376,12 +376,12 @@ class Stream:
         return list(deque(unstable, KEPT_UNSTABLE))
 
     def unacked(self) -> list[int]:
-        """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""
+        """Ids after the last acked one whose ack is awaited, in the order in which they were sent."""
         after = -1 if self.acked_at is None else self.acked_at
         return [message_id for message_id, sent in self.sent.items() if sent.marks & AWAITED and sent.at > after]
 
     def _forget_acked(self) -> None:
-        """Of the acked ids only the last ones are kept."""
+        """Drop all acked ids except the last ones."""
         assert self.acked_at is not None
         for message_id, _ in self.sent.drop(max(0, self.sent.first_after(self.acked_at) - KEPT_ACKED)):
             low, high = self.forgotten or (message_id, message_id)
@@ -395,5 +395,5 @@ class Stream:
 
 
 def name_digest(name: bytes) -> bytes:
-    """What is kept of the name of a stream for comparing it."""
+    """The digest of a stream's name, by which names are compared."""
     return hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()

@@ -1,4 +1,4 @@
-"""What is kept of a session that has ended, for judging those that follow it."""
+"""The summary of a session that has ended, by which the sessions after it are judged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Reference
 
-#: Of a session so many ids are left to later ones that are no stable references.
+#: Maximum number of ids without a stable reference that a session leaves to later ones.
 MOST_UNSTABLE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """What the rules over several connections need of one."""
+    """One session, as far as the rules over several connections need it."""
 
     connection_id: bytes
     #: Address and port of the worker.
@@ -30,11 +30,11 @@ class SessionSummary:
     version: str | None
     cookie_empty: bool | None
     cookie_digest: bytes | None
-    #: The worker answered by OK.
+    #: Whether the worker answered by OK.
     accepted: bool
-    #: It was refused, or ended by an ERROR, a violation, or a reset that isn't the connector's own.
+    #: Whether it was refused, or ended by an ERROR, a violation, or a reset that isn't the connector's own.
     failed: bool
-    #: Messages that the connector sent may be missing.
+    #: Whether messages that the connector sent may be missing.
     lacks: bool = False
     #: Stream ids and digests of their names.
     streams: tuple[tuple[int, bytes], ...] = ()
@@ -65,7 +65,7 @@ def summarise(memory: Memory, connection_id: bytes, worker: str) -> SessionSumma
         version=memory.version,
         cookie_empty=memory.cookie_empty,
         cookie_digest=memory.cookie_digest,
-        # Where the answer to a HELLO was not captured it is unknown.
+        # If the answer to a HELLO was not captured, it is unknown.
         accepted=memory.accepted and (memory.initial_credits is not None or memory.version is None),
         failed=broken or (not memory.accepted and not memory.may_miss(Direction.SERVER)),
         lacks=memory.may_miss(Direction.CLIENT) or not known or memory.ended is End.CAPTURE_END,

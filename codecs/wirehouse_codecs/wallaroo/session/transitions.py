@@ -1,7 +1,7 @@
 """The state machine of a connection as a table (specification, "Protocol State Machine"): what each frame does.
 
 A frame of a kind, from a side, in a state: its effect, the state after it, and the rule that it breaks in any case.
-The effects stand in handshake.py, errors.py and stream_frames.py. The machine of a stream stands in streams.py.
+The effects are in handshake.py, errors.py and stream_frames.py. The machine of a stream is in streams.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wirehouse_codecs.wallaroo.session.stream_frames import (
 
 
 class Step(NamedTuple):
-    """What a frame does: an effect, the state after it, and the rule that the frame breaks."""
+    """A step of the machine: an effect, the state after it, and the rule that the frame breaks."""
 
     effect: Callable[[Memory, Judgement, Any], None]
     state: State
@@ -44,16 +44,16 @@ class Step(NamedTuple):
 
 
 def pass_over(_: Memory, judgement: Judgement, _frame: Frame) -> None:
-    """The frame is none of sources."""
+    """Take a frame that sources don't use."""
     judgement.ignored = NOT_FOR_SOURCES
 
 
 def nothing(_: Memory, _judgement: Judgement, _frame: Frame) -> None:
-    """The frame says nothing that is kept."""
+    """Take a frame of which nothing is kept."""
 
 
 _C, _S = Direction.CLIENT, Direction.SERVER
-#: What each side sends once the session streams.
+#: Frames that each side sends once the session streams.
 _CONNECTOR_KINDS: Final[Mapping[Kind, Callable[[Memory, Judgement, Any], None]]] = {
     Kind.NOTIFY: take_notify,
     Kind.MESSAGE: take_message,
@@ -65,14 +65,14 @@ _WORKER_KINDS: Final[Mapping[Kind, Callable[[Memory, Judgement, Any], None]]] = 
     Kind.NACK: take_nack,
 }
 _FRAMES: Final = tuple(kind for kind in Kind if kind is not Kind.UNDECODABLE)
-#: States in which both sides may still say something that counts.
+#: States in which frames of both sides still count.
 TALKING: Final = (State.CONNECTED, State.HANDSHAKE, State.STREAMING, State.RESTARTED)
 
 #: An unlisted pair is the rule that `unlisted` names.
 TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
     {
         (State.CONNECTED, _C, Kind.HELLO): Step(take_hello, State.HANDSHAKE),
-        # What a worker says too early ends nothing: the HELLO that follows is judged as any.
+        # A worker's early frame doesn't end the session: the HELLO that follows is judged as usual.
         (State.CONNECTED, _S, Kind.OK): Step(take_early_ok, State.CONNECTED, "frame_before_hello"),
         **{
             (State.CONNECTED, _S, kind): Step(nothing, State.CONNECTED, "frame_before_hello")
@@ -113,7 +113,7 @@ TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
 
 
 def unlisted(state: State, direction: Direction, kind: Kind) -> str | None:
-    """The rule that a pair breaks which is not in the table; None in the state that has no communication."""
+    """The rule that a frame breaks whose pair isn't in the table; None in the state without communication."""
     if state is State.DISCONNECTED or kind is Kind.UNDECODABLE:
         return None
     if direction is Direction.CLIENT and state is State.CONNECTED:

@@ -1,4 +1,4 @@
-"""Connectors and their worker, as simulator.py has them talk: who they are, what they say, what the worker keeps.
+"""Connectors and their worker in simulated traffic: their identities, their frames, and the state of the worker.
 
 The worker behaves like the real one where its behaviour is known. It tops up credits when a frame finds them low. At
 checkpoints it acks every active stream; ended streams get an ACK without credits. After a lost connection, streams
@@ -44,34 +44,34 @@ if TYPE_CHECKING:
     from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig
 
 PORT: Final = 7100
-#: A worker takes no more connections.
+#: Maximum number of connections of a worker.
 CONNECTORS_PER_WORKER: Final = 10
 COOKIE: Final = b"Dragons-Love-Tacos"
 PROGRAM: Final = b"celsius-connector"
-#: The text leaves its version open: here 16 bytes, as of a commit.
+#: A version in the dialects of the text, which leaves it open: 16 bytes, like those of a commit.
 SEED_VERSION: Final = hashlib.sha256(b"seed").digest()[:16]
-#: What the other side says comes after this.
+#: Time after which the other side answers.
 LATENCY_NS: Final = 100_000
-#: Connectors begin so far apart.
+#: Time between the begins of connectors.
 BEGIN_NS: Final = 1_370_000
-#: A lost connection is tried again after this, doubled with each loss; a limit ends the growth.
+#: Time after which a lost connection is tried again. It doubles with each loss, up to a limit.
 BACKOFF_NS: Final = 100_000_000
 BACKOFF_STEPS: Final = 6
-#: Messages differ in so many contents.
+#: Number of different contents of messages.
 CONTENTS: Final = 1024
-#: The contents of a connector's messages begin so far after those of the connector before.
+#: Distance between the first contents of one connector's messages and those of the next connector.
 CONTENTS_APART: Final = 101
-#: In dialects with flags one content in so many is a boundary.
+#: Number of contents of which one is a boundary, in dialects with flags.
 BOUNDARY_EVERY: Final = 64
 NS_PER_MS: Final = 1_000_000
 
-#: What sinks and Wallaroo say in the messages of stream 0, by the first byte (two-phase commit).
+#: First bytes of the messages of stream 0 between sinks and Wallaroo (two-phase commit).
 LIST, LIST_REPLY, PHASE_1, PHASE_1_REPLY, PHASE_2 = 201, 202, 203, 204, 205
 COMMIT_STREAM, DATA_STREAM = 0, 1
 
 
 class Talk:
-    """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
+    """The events of one connection while they are made. Each side gets the other's frames before it goes on."""
 
     def __init__(self, dialect: Dialect, opened_ns: int) -> None:
         self.dialect = dialect
@@ -93,7 +93,7 @@ class Talk:
         self.events.append(Send(self.now_ns, direction, b"".join(data)))
 
     def wait(self, ns: int) -> None:
-        """Nothing is said for so long."""
+        """Let `ns` pass without a frame."""
         self.now_ns += ns
 
     def close(self, direction: Direction = Direction.CLIENT, ending: Ending = Ending.FIN) -> None:
@@ -102,13 +102,13 @@ class Talk:
         self.events.append(Close(self.now_ns, direction, ending))
 
     def take(self) -> list[Event]:
-        """What was said since the last call."""
+        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 
 
 def stream_id_of(name: bytes) -> int:
-    """As the reference's connectors make ids: the first 64 bits of SHA-256."""
+    """The id that the reference's connectors make of a name: the first 64 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
 
 
@@ -143,7 +143,7 @@ def message_in(
 
 
 class Contents:
-    """What the messages of all connectors hold, written as `encode` writes it, and several times as fast.
+    """The contents of all connectors' messages, written as `encode` writes it, and several times as fast.
 
     Contents are numbered, and the same number gives the same content: a replay repeats it.
     """
@@ -173,7 +173,7 @@ class Contents:
         return len(key).to_bytes(self._key_bytes, self._dialect.byte_order) + key
 
     def head(self, stream_id: int) -> bytes:
-        """What the messages of a stream have between their length and their id."""
+        """The bytes of a stream's messages between their length and their id."""
         body = encode_body(message_in(self._dialect, stream_id, 0, flags=self.flags), self._dialect)
         return body[: -16 - self._key_bytes]
 
@@ -199,18 +199,18 @@ class Connector(ABC):
         self.dialect = DIALECTS[config.dialect]
         self.number = number
         self.random = Random(f"{config.seed} {number}")
-        #: When the next connection is opened.
+        #: Time at which the next connection is opened.
         self.opens_ns = config.start_time_ms * NS_PER_MS + number * BEGIN_NS
         self._address = f"10.0.{number // 250}.{number % 250 + 1}"
         worker = number // CONNECTORS_PER_WORKER
         self.server = Endpoint(f"10.1.{worker // 250}.{worker % 250 + 1}", PORT)
         self._connections = 0
-        #: Whom an incident affects, by the names of the tables' columns, and since when; None = nobody.
+        #: The connector that an incident affects, by the names of the tables' columns, and since when; None = none.
         self.affected: dict[str, Any] | None = None
 
     @abstractmethod
     def conversations(self) -> Iterator[Conversation]:
-        """Its connections. What happens on one decides on the next, so each is read to its end before."""
+        """Its connections. Each decides on the next one, so it has to be read to its end first."""
 
     def converse(self, talk: Talk, events: Iterator[Event], captured_from_ns: int = 0) -> Conversation:
         """The connection on which `talk` is, with a port and sequence numbers of its own."""
@@ -245,7 +245,7 @@ class _Streaming(Connector):
             talk = Talk(self.dialect, self.opens_ns)
             events = self._session(talk)
             yield self.converse(talk, events)
-            # Whoever took the conversation may have left it early.
+            # The caller may have left the conversation early.
             deque(events, maxlen=0)
             self.opens_ns = talk.now_ns + (BACKOFF_NS << self._lost % BACKOFF_STEPS)
 
@@ -295,7 +295,7 @@ class _Streaming(Connector):
 
     @abstractmethod
     def _interrupted(self, talk: Talk) -> bool:
-        """What happens between bursts; True if the connection ends by it."""
+        """The events between bursts; True if the connection ends by them."""
 
     @abstractmethod
     def _finish(self, talk: Talk) -> None:
@@ -359,7 +359,7 @@ class SourceConnector(_Streaming):
         talk.connector(Notify(stream.stream_id, stream.name, stream.acked))
         self._charge(talk, 1)
         if self.dialect.answers_notify:
-            # Workers that wrote flags gave back what the connector said; later ones say that nothing was seen.
+            # Workers with flags gave back the connector's reference; later ones report that nothing was seen.
             talk.worker(NotifyAck(1, stream.stream_id, stream.acked or self.dialect.nothing_seen or 0))
         stream.position = stream.acked
 
@@ -396,7 +396,7 @@ class SourceConnector(_Streaming):
             talk.worker(Ack(0, closed))
 
     def _made_safe(self, streams: Collection[Stream]) -> tuple[StreamMessage, ...]:
-        """What an ACK says of streams: of all, where NOTIFY is answered, else of those that moved."""
+        """The streams in an ACK: all if NOTIFY is answered, else those that moved."""
         said = [stream for stream in streams if self.dialect.answers_notify or stream.position > stream.acked]
         for stream in streams:
             stream.acked = stream.position
@@ -498,5 +498,5 @@ class SinkConnector(_Streaming):
 
 
 def _spread(total: int, times: int) -> list[int]:
-    """After how many of `total` messages something happens that happens so many times."""
+    """The numbers of messages, of `total`, after which an event happens that happens `times` times."""
     return [total * (n + 1) // (times + 1) for n in range(times)]

@@ -1,7 +1,7 @@
-"""What happens on a connection that breaks a rule: a script for each fault, which its docstring describes.
+"""Connections that break a rule: a script for each fault, which its docstring describes.
 
-A `Script` is the dialogue of one connector with its worker. The functions below write it. Which rule each of them
-breaks, and in which dialects, stands in faults.py.
+A `Script` is the dialogue of one connector with its worker. The functions below write it. faults.py has the rule
+that each of them breaks, and the dialects.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Script(Talk):
         self.worker(Nack(10, stream_id_of(name), reference))
 
     def give_up(self) -> None:
-        """What a worker does after a violation: ERROR, and the end."""
+        """The worker's answer to a violation: ERROR, and the end."""
         self.worker(Error(b"Protocol violation"))
         self.close(Direction.SERVER)
 

@@ -1,7 +1,7 @@
-"""For every rule connections that break it: what simulator.py adds when it is asked for a fault.
+"""Connections that break a rule, for every rule: simulator.py adds them when it is asked for a fault.
 
 A fault breaks its rule for certain and, where that can be, no other. It has a connector and a worker of its own, and
-ends its connections in order with everything acked, unless that is the fault. fault_scripts.py has what happens on each
+ends its connections in order with everything acked, unless that is the fault. fault_scripts.py has the dialogue of each
 connection.
 """
 
@@ -20,7 +20,7 @@ from wirehouse_codecs.wallaroo.simulator.fault_scripts import NS_PER_S, Act, Scr
 if TYPE_CHECKING:
     from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig
 
-#: Of 5 connections, in nanoseconds: they shrink.
+#: Gaps after 5 connections, in nanoseconds: they shrink.
 GAPS_NS: Final = (500_000_000, 400_000_000, 300_000_000, 200_000_000, 100_000_000)
 
 _TEXT = (SEED, SEED_SID)
@@ -36,7 +36,7 @@ Play = Callable[[Connector], Iterator[Conversation]]
 class Fault:
     """A way to break one rule."""
 
-    #: What is wrong with the connections, one sentence.
+    #: The fault of the connections, in one sentence.
     sentence: str
     play: Play
     #: Dialects in which it can be.

@@ -25,13 +25,13 @@ from wirehouse_codecs.wallaroo.simulator.connector import (
 if TYPE_CHECKING:
     from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig
 
-#: A connector without credit closes the connection after so long.
+#: Time after which a connector without credit closes the connection.
 GIVES_UP_NS: Final = 30_000_000_000
-#: A worker resumes so many messages after the last that it was sent.
+#: Number of messages by which a worker resumes after the last one that it was sent.
 LOST_MESSAGES: Final = 25
-#: The capture lacks so much time.
+#: Time that the capture lacks.
 LOST_NS: Final = 2_000_000_000
-#: Half a minute, in which nothing else happens.
+#: Settings for half a minute in which nothing else happens.
 _SETTINGS: Final = {
     "connectors": 4,
     "messages_per_connector": 1_200,
@@ -42,7 +42,7 @@ _SETTINGS: Final = {
 
 
 class _Affected(SourceConnector):
-    """The connector of an incident, which begins when it has sent so many messages."""
+    """The connector of an incident, which begins when it has sent a number of messages."""
 
     def __init__(self, config: SimulatorConfig, number: int, contents: Contents, random: Random) -> None:
         super().__init__(config, number, contents)
@@ -56,7 +56,7 @@ class _Affected(SourceConnector):
 
 
 class _WithoutCredit(_Affected):
-    """Its worker falls silent. It spends its credits, waits, and gives up."""
+    """A connector whose worker falls silent: it spends its credits, waits, and gives up."""
 
     _silent = False
 
@@ -91,7 +91,7 @@ class _WithoutCredit(_Affected):
 
 
 class _Resumed(_Affected):
-    """It loses its connection, and its worker has it go on after messages that it never sent."""
+    """A connector that loses its connection, and whose worker has it go on after messages that it never sent."""
 
     def __init__(self, config: SimulatorConfig, number: int, contents: Contents, random: Random) -> None:
         super().__init__(config, number, contents, random)
@@ -129,7 +129,7 @@ class _Uncaptured(_Affected):
 
 
 class _OnAnotherPort(_Affected):
-    """Its worker is at another port than workers are known to be at."""
+    """A connector whose worker is at another port than workers are known to be at."""
 
     def __init__(self, config: SimulatorConfig, number: int, contents: Contents, random: Random) -> None:
         super().__init__(config, number, contents, random)

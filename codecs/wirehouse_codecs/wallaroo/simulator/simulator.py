@@ -40,18 +40,18 @@ __all__ = [
     "write_pcap",
 ]
 
-#: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
+#: The functions that write simulated traffic, by the end of the name: a file, or a folder with the bytes of each side.
 RECORDS: Final = "packets"
 WRITERS: Final = pcap_writer.WRITERS | {".streams": write_streams}
 
-#: So that a message, an OK and an ACK are below the limit on frames.
+#: Bounds that keep a message, an OK and an ACK below the limit on frames.
 MOST_PAYLOAD_BYTES = 10_000
 MOST_STREAMS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
-    """What to simulate. The same configuration gives the same packets.
+    """The traffic to simulate. The same configuration gives the same packets.
 
     Sinks have one stream, and neither streams, credits nor resets of their own.
     """
@@ -72,15 +72,15 @@ class SimulatorConfig:
     interval_ms: int = 20
     #: Credits of an OK, and those that the worker tops up to ...
     credits: int = 500
-    #: ... when a frame finds no more than so many.
+    #: ... when a frame finds no more than this number.
     refill_at: int = 250
     #: Between checkpoints: messages are acked at these.
     checkpoint_ms: int = 200
     #: Share of bursts after which the worker resets: a stream by NACK in the text, else all by RESTART.
     reset_share: float = 0.0
-    #: How often each connector loses its connection.
+    #: Number of times that each connector loses its connection.
     reconnects: int = 0
-    #: How often each connector ends a stream and opens it again.
+    #: Number of times that each connector ends a stream and opens it again.
     reopens: int = 0
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more connector breaks; see FAULTS.

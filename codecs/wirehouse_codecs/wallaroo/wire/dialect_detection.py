@@ -1,9 +1,9 @@
-"""Which dialect a connection speaks, told from its first frames.
+"""Finds the dialect of a connection by its first frames.
 
-HELLO alone doesn't tell: the version string was never changed although the layout was, twice. So detection goes by the
-byte order of the first length, then the OK frame, then what only one dialect can have written; `Detector` takes frames
-of both directions as they arrive and says when it knows, and why. The drafts `t1` and `dev`, which no release ever
-spoke, are recognised and not decoded.
+HELLO alone isn't enough: the version string was never changed although the layout was, twice. So detection goes by the
+byte order of the first length, then the OK frame, then frames that only one dialect can have written. `Detector` takes
+frames of both directions as they arrive, and returns a `Detection` with its reason once it knows. The drafts `t1` and
+`dev`, which no release ever spoke, are recognised and not decoded.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SINK_VERSION: Final = b"v0.0.1"
 DEV_VERSION: Final = b"0.0001"
 #: The first length of a connection, that of HELLO, is below this: four strings, of the text each as long as it may be.
 HELLO_LIMITS: Final[Mapping[ByteOrder, int]] = {"big": 1 << 16, "little": 1 + 4 * (2 + 0xFFFF) + 1}
-#: So many MESSAGE frames are looked at where no single frame tells.
+#: Number of MESSAGE frames that are scored if no single frame decides.
 SCORED_MESSAGES: Final = 16
 #: Streams that are remembered while the dialect is open.
 SCORED_STREAMS: Final = 256
-#: Ids above this are taken for bytes of something else where nothing better tells.
+#: Ids above this count as bytes of something else, if nothing better decides.
 PLAUSIBLE_ID: Final = 1 << 48
 
-#: Why v2b may be v2a.
-UNTOLD: Final = "no OK or RESTART tells v2a from v2b"
+#: A part of the reason if v2b may be v2a.
+OPEN_V2: Final = "no OK or RESTART tells v2a from v2b"
 
 _LETTERS: Final = frozenset(SEED.tags.values())
 _NUMBERS: Final = frozenset(V3.tags.values())
@@ -49,7 +49,7 @@ _NUMBERS: Final = frozenset(V3.tags.values())
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a connection speaks, and why that is thought."""
+    """The dialect of a connection, and the reason for it."""
 
     #: None: one of the drafts that are not decoded.
     dialect: Dialect | None
@@ -59,11 +59,11 @@ class Detection:
 
 
 def byte_order_of(head: bytes) -> ByteOrder | None:
-    """The byte order of a stream by its first length and tag; None = the five bytes don't tell."""
+    """The byte order of a stream by its first length and tag; None = not decided by these five bytes."""
     if len(head) < LENGTH_BYTES + 1:
         return None
     length = int.from_bytes(head[:LENGTH_BYTES], "little")
-    # Of lengths that only a HELLO has more than the length has to tell.
+    # Only a HELLO has such lengths, so its tag has to fit as well.
     is_hello = head[LENGTH_BYTES] == SEED.tags[Hello]
     little = 0 < length < HELLO_LIMITS["little" if is_hello else "big"]
     big = 0 < int.from_bytes(head[:LENGTH_BYTES], "big") < HELLO_LIMITS["big"]
@@ -81,11 +81,11 @@ class Detector:
 
     byte_order: ByteOrder
     dialect: str | None = None
-    #: Some of what the connector said was not captured, so a stream may have been notified that isn't known.
+    #: Whether bytes of the connector weren't captured, so that a stream may have been notified unseen.
     lacks: bool = False
     _sink: bool = False
     _hello: bool = False
-    #: Candidates that no frame has ruled out.
+    #: Whether no frame has ruled out the dialect.
     _v3: bool = True
     _v2a: bool = True
     _v2b: bool = True
@@ -93,13 +93,13 @@ class Detector:
     _scores: dict[str, int] = field(default_factory=lambda: {"v3": 0, "v2": 0})
     _last: dict[str, dict[int, int]] = field(default_factory=lambda: {"v3": {}, "v2": {}})
     _messages: int = 0
-    #: MESSAGE frames of the text that read well both with and without a stream id.
+    #: Number of MESSAGE frames of the text that read well both with and without a stream id.
     _undecided: int = 0
-    #: Ids that messages have if they are read without a stream id, where what else they say tells nothing.
+    #: Ids of messages if they are read without a stream id. Nothing else in these messages decides.
     _literal: list[int] = field(default_factory=list)
 
     def offer(self, direction: Direction, body: bytes) -> Detection | None:
-        """Take the next frame (tag and fields) that `direction` sent; what it speaks, once that is known."""
+        """Take the next frame (tag and fields) that `direction` sent. Return the detection once it is known."""
         if self.dialect is not None:
             return Detection(DIALECTS[self.dialect], DIALECTS[self.dialect].name, "forced by the configuration")
         if not body:
@@ -111,7 +111,7 @@ class Detector:
         return self._offer_implemented(direction, body)
 
     def conclude(self) -> Detection:
-        """The best guess when no more frames come, or too many have been waited for."""
+        """The best guess, when no more frames come or too many wait."""
         if self.dialect is not None:
             return Detection(DIALECTS[self.dialect], DIALECTS[self.dialect].name, "forced by the configuration")
         if self.byte_order == "little":
@@ -130,7 +130,7 @@ class Detector:
             return _found(V3, why)
         why = f"messages read better with flags ({v2} to {v3})" if self._v3 else "a message is too short for v3"
         chosen = V2B if self._v2b else V2A
-        return _found(chosen, why + (f", and {UNTOLD}" if self._v2a and self._v2b else ""))
+        return _found(chosen, why + (f", and {OPEN_V2}" if self._v2a and self._v2b else ""))
 
     # Implemented dialects
 
@@ -234,7 +234,7 @@ def _found(dialect: Dialect, reason: str) -> Detection:
 
 
 def _sane(message: Frame | None) -> bool:
-    """A message of the text whose flags are all known."""
+    """Whether it is a message of the text whose flags are all known."""
     return isinstance(message, Message) and not (message.flags or 0) & ~(SEED.flags or 0)
 
 

@@ -28,7 +28,7 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.rules import RULE
 
 LENGTH_BYTES: Final = 4
-#: Why what a frame with a hole in it still has is no frame.
+#: The reason for which the rest of a frame with a hole in it is no frame.
 CUT: Final = "cut by a hole"
 
 
@@ -36,7 +36,7 @@ CUT: Final = "cut by a hole"
 
 
 class EncodeError(WirehouseError):
-    """A frame that can't be written in a dialect: our own misuse, nothing that a capture can cause."""
+    """A frame that can't be written in a dialect: a mistake of the caller, which no capture can cause."""
 
     template = "{kind} in {dialect}: {reason}"
 
@@ -86,7 +86,7 @@ def _flags_of(frame: Frame) -> int:
     return (frame.flags or 0) if isinstance(frame, Message) else 0
 
 
-#: What a field holds when its dialect doesn't write it.
+#: Value of a field that its dialect doesn't write.
 _LEFT_OUT: Final = (None, b"", ())
 
 
@@ -139,7 +139,7 @@ def _put_entry(out: bytearray, entry: Any, written: Field, order: ByteOrder) -> 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a body says: a frame, and the rule of decoding that it breaks; or no frame, and why."""
+    """A decoded body: a frame, and the rule of decoding that it breaks; or no frame, and the reason."""
 
     frame: Frame | None = None
     rule: Rule | None = None
@@ -274,8 +274,8 @@ def _with_trailing(frame: Frame, trailing: int) -> Decoded:
 def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
     """`text` without the cookies that were seen: real workers print the one they had and the one they wanted.
 
-    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept. Nothing
-    is kept where the cookie is among these: a gap would tell which one it is.
+    The wanted one is never seen in the clear, so only plain words of a text that mentions a cookie are kept. Nothing is
+    kept if the cookie is among these: a gap would show which one it is.
     """
     known = sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True)
     if b"cookie" not in text.lower() and not any(cookie in text for cookie in known):
@@ -287,7 +287,7 @@ def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
     return b" ".join(word if word.lower().strip(b".,:;!") in _PLAIN_WORDS else shown for word in text.split())
 
 
-#: What may be read of a text that speaks of a cookie.
+#: Words that are shown of a text that mentions a cookie.
 _PLAIN_WORDS: Final = frozenset(
     b"cookie cookies version bad wrong invalid refused rejected mismatch mismatched does do not match doesn't didn't "
     b"expected got received but and the a an is was of in from for with worker connector hello error handshake".split()
@@ -300,7 +300,7 @@ _PLAIN_WORDS: Final = frozenset(
 class Framed(NamedTuple):
     """A frame cut from the stream of one direction, or why none can be cut any more."""
 
-    #: Where its length begins, in bytes from the start of the stream.
+    #: Position of its length, in bytes from the start of the stream.
     byte_start: int
     byte_end: int
     #: Tag and fields; with a rule, the length that breaks it.
@@ -315,26 +315,26 @@ class Framer:
     """Cuts the bytes of one direction into frames (specification, "Wire Format"). Sans-IO.
 
     It holds at most one unfinished frame, so no more than the limit; an announced length reserves nothing. After a
-    length of 0 or above the limit it has lost its place: it says so once, and only counts what follows. Of a frame with
-    a hole in it what comes behind the hole is told as bytes that are none.
+    length of 0 or above the limit it can't cut frames any more: it reports that once, and then only counts bytes. The
+    bytes of a frame behind a hole in it are given as bytes that are no frame.
     """
 
     byte_order: ByteOrder
-    #: Of a frame, in bytes.
+    #: Maximum length of a frame, in bytes.
     limit: int
-    #: Where the unfinished frame begins in the stream, or the next one.
+    #: Position of the unfinished frame in the stream, or of the next one.
     byte_start: int = 0
     _buffer: bytearray = field(default_factory=bytearray)
-    #: So many bytes of a frame with a hole in it are still to come.
+    #: Number of bytes that are still to come of a frame with a hole in it.
     _skip: int = 0
-    #: The rule after which no frame can be told; None = all is well.
+    #: The rule after which no frame can be cut; None = no such rule was broken.
     lost: str | None = None
-    #: Where that was in the stream.
+    #: The position in the stream at which it was broken.
     lost_at: int | None = None
 
     @property
     def byte_end(self) -> int:
-        """How much of the stream was received."""
+        """Number of bytes of the stream that were received."""
         return self.byte_start + len(self._buffer)
 
     @property
@@ -377,11 +377,11 @@ class Framer:
 
     @property
     def skips(self) -> bool:
-        """It passes over the rest of a frame with a hole in it."""
+        """Whether it passes over the rest of a frame with a hole in it."""
         return self._skip > 0
 
     def skip(self, missing: int) -> bool:
-        """`missing` bytes never came. True: all are of one frame whose length is known, so the next one's place is."""
+        """Pass over `missing` bytes. True: all are of one frame of known length, so the next one's place is known."""
         left = self._skip
         if len(self._buffer) >= LENGTH_BYTES:
             length = int.from_bytes(self._buffer[:LENGTH_BYTES], self.byte_order)
@@ -393,7 +393,7 @@ class Framer:
         return True
 
     def pass_over(self, missing: int) -> None:
-        """`missing` bytes never came, after the place was lost."""
+        """Pass over `missing` bytes, after the rule `lost` was broken."""
         self.byte_start += missing
 
     def _lose(self, at: int, length: int) -> Framed:

@@ -1,8 +1,8 @@
-"""Where frames begin in the middle of a connection: the first byte from which a row of frames of one dialect fits.
+"""Finds where frames begin in the middle of a connection: where a row of frames of one dialect fits.
 
-A frame fits if its length is sane, its side may send it, and its fields end where it ends; the layouts of messages.py,
-as numbers, are walked in a compiled loop that reads of a frame no more than lengths, counts and flags. How much it
-looks at again when more bytes have come is bounded, so a search takes time by the number of bytes.
+A frame fits if its length is sane, its side may send it, and its fields end where it ends. A compiled loop walks the
+layouts of dialects.py, written as numbers. It reads only lengths, counts and flags of a frame. The bytes that it reads
+again when more have come are bounded, so the time of a search is linear in the number of bytes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES
 
 Array = np.ndarray[Any, Any]
 
-#: So many frames in a row make a start credible.
+#: Number of frames in a row that make a start credible.
 FRAMES_IN_A_ROW: Final = 8
-#: Lengths above this are no start.
+#: Maximum length of a frame at which a start is found.
 RESYNC_LIMIT: Final = 1 << 16
 #: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
 READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
-#: What each side may send; ERROR and WORKERS_LEFT come from both. The connector is the client, but with a sink Wallaroo
-#: itself is.
+#: Frames that each side may send; ERROR and WORKERS_LEFT come from both. The connector is the client, but with a sink
+#: Wallaroo itself is.
 FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
     Direction.CLIENT: frozenset({Hello, Error, Notify, Message, EosMessage, WorkersLeft}),
     Direction.SERVER: frozenset({Ok, Error, NotifyAck, Ack, Nack, Restart, WorkersLeft}),
@@ -50,12 +50,12 @@ FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
 
 
 class Start(NamedTuple):
-    """Where frames begin: `offset` bytes are passed over. Not `found`: they can be given up, more data is needed."""
+    """The start of frames: `offset` bytes come before. Not `found`: these can be given up, and more data is needed."""
 
     offset: int
     found: bool
     byte_order: ByteOrder
-    #: Where it isn't found, how many bytes from `offset` on it takes to say more.
+    #: Number of bytes from `offset` on that are needed to decide, if it isn't found.
     needed: int = 0
 
 
@@ -104,21 +104,21 @@ _SIZES: Mapping[Form, tuple[int, int]] = {
     Form.COUNTED: (_COUNTED, 4),
     Form.TO_END: (_TO_END, 0),
 }
-#: How HELLO of the text may write its version: 16 bytes, a short string, u16, u32, u64.
+#: Forms of the version in a HELLO of the text: 16 bytes, a short string, u16, u32, u64.
 _VERSIONS: Final = ((_FIXED, 16), (_PREFIXED, 2), (_FIXED, 2), (_FIXED, 4), (_FIXED, 8))
 
 
 class _Tables(NamedTuple):
-    """What the loop knows of dialects, by their position."""
+    """The dialects as numbers for the loop, by their position."""
 
     little: Array
     limits: Array
     #: Bits of a MESSAGE that may be set, and pairs that may not.
     flags: Array
     forbidden: Array
-    #: By tag, from which to before which layout a frame may be written; none if this side doesn't send it.
+    #: First layout of a frame and the end of its layouts, by tag; none if this side doesn't send it.
     layouts_of: Array
-    #: From which to before which field each layout is.
+    #: First field and end of each layout.
     layouts: Array
     fields: Array
 
@@ -219,7 +219,7 @@ def _row(
     layouts: Array,
     fields: Array,
 ) -> tuple[int, int]:
-    """How many frames fit from `at` on, and up to where it takes bytes to say more; 0 = what follows is none."""
+    """Number of frames that fit from `at` on, and the position up to which bytes are needed; 0 = no frame follows."""
     frames = 0
     while frames < FRAMES_IN_A_ROW and len(data) - at > LENGTH_BYTES:
         length = _number(data, at, LENGTH_BYTES, little)
@@ -243,7 +243,7 @@ def _row(
 
 @compiled
 def _reach(data: Array, at: int, end: int, fields: Array, little: bool, known: int, forbidden: Array) -> int:
-    """Up to where it takes bytes to say that the fields from `at` on end at `end`; 0 = they don't."""
+    """The position up to which bytes show that the fields from `at` on end at `end`; 0 = they don't."""
     flags, number = 0, 0
     while number < len(fields) and at <= end:
         field, parts = fields[number], fields[number + 1 : number + 1 + fields[number, _PARTS]]
@@ -276,7 +276,7 @@ def _reach(data: Array, at: int, end: int, fields: Array, little: bool, known: i
 
 @compiled
 def _end_of_list(data: Array, at: int, end: int, count: int, parts: Array, little: bool) -> int:
-    """Where a list of `count` entries ends that vary; beyond `end` if it doesn't fit, below 0 up to where to look."""
+    """The end of a list of `count` entries; beyond `end` if it doesn't fit, negative if more bytes are needed."""
     # The announced count only bounds a loop that stops at the end of the frame.
     for _ in range(count):
         for part in range(len(parts)):
@@ -293,7 +293,7 @@ def _end_of_list(data: Array, at: int, end: int, count: int, parts: Array, littl
 
 @inlined
 def _credible(flags: int, known: int, forbidden: Array) -> bool:
-    """All flags are known, and no pair is set that may not be."""
+    """Whether all flags are known, and no forbidden pair is set."""
     credible = not flags & ~known
     for pair in forbidden:
         if pair and flags & pair == pair:

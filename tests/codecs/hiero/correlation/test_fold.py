@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, S, World, block, publisher_name
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Severity
+from wirehouse_codecs.hiero.correlation import acknowledgements, decisions, publishers, subscribers
 from wirehouse_codecs.hiero.correlation import known as across_known
-from wirehouse_codecs.hiero.correlation import publishers, subscribers
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.rows import (
@@ -24,9 +24,9 @@ from wirehouse_codecs.hiero.correlation.rows import (
     CatchUpRow,
     DecisionRow,
     Found,
+    Outcome,
     SessionRow,
     SubscriptionRow,
-    Told,
 )
 from wirehouse_codecs.hiero.correlation.state import CODEC
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
@@ -976,9 +976,9 @@ def test_the_answer_settles_the_header_that_it_is_to(profile: str) -> None:
 # Rows
 
 
-def newest(told: list[Told]) -> dict[Any, Told]:
+def newest(told: list[Outcome]) -> dict[Any, Outcome]:
     """The newest row of each key, and every finding."""
-    rows: dict[Any, Told] = {}
+    rows: dict[Any, Outcome] = {}
     for number, one in enumerate(told):
         match one:
             case Found():
@@ -1239,7 +1239,7 @@ def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST_CALLS", "MOST_BLOCKS", "MOST_NODES", "MOST_PUBLISHERS", "MOST_PENDING", "MOST_WAITING"):
-        for module in (across_known, publishers, subscribers):
+        for module in (across_known, acknowledgements, decisions, publishers, subscribers):
             monkeypatch.setattr(module, name, 8, raising=False)
     world = World()
     for number in range(101, 131):

@@ -24,10 +24,10 @@ from wirehouse_codecs.hiero.correlation.rows import (
     DecisionRow,
     Found,
     LatencyRow,
+    Outcome,
     RaceRow,
     SessionRow,
     SubscriptionRow,
-    Told,
 )
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -38,7 +38,7 @@ OPTIONS = HieroOptions()
 PUBLISH, SUBSCRIBE = "publishBlockStream", "subscribeBlockStream"
 
 
-def in_windows(judged: Judged, random: Random) -> list[Told]:
+def in_windows(judged: Judged, random: Random) -> list[Outcome]:
     """What calls say together if windows are cut anywhere, each from the state of the one before."""
     rows = sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in judged.rows[kind]), key=order_of)
     fold, told = Fold(OPTIONS), []
@@ -52,7 +52,7 @@ def in_windows(judged: Judged, random: Random) -> list[Told]:
     return told + fold.end_window(rows[-1]["arrived_at_ns"] + SILENT_NS + 1)
 
 
-def last_of(told: list[Told], kind: type[Any], *key: str) -> list[Any]:
+def last_of(told: list[Outcome], kind: type[Any], *key: str) -> list[Any]:
     """The row that was told last of each."""
     rows = {tuple(getattr(one, name) for name in key): one for one in told if isinstance(one, kind)}
     return list(rows.values())
@@ -62,7 +62,7 @@ def node(address: str) -> str:
     return f"{address} {PORT}"
 
 
-def sessions_told(told: list[Told]) -> list[tuple[Any, ...]]:
+def sessions_told(told: list[Outcome]) -> list[tuple[Any, ...]]:
     decisions: dict[str | None, list[tuple[int, str | None]]] = {}
     for one in sorted(last_of(told, DecisionRow, "call", "where"), key=lambda one: one.where.byte_end):
         decisions.setdefault(one.call, []).append((one.offered, one.actual))
@@ -87,7 +87,7 @@ def sessions_true(network: Simulation) -> list[tuple[Any, ...]]:
     ]
 
 
-def subscriptions_told(told: list[Told]) -> list[tuple[Any, ...]]:
+def subscriptions_told(told: list[Outcome]) -> list[tuple[Any, ...]]:
     rows = sorted(last_of(told, SubscriptionRow, "call"), key=lambda one: one.opened_at_ns)
     return [(one.client, one.node, one.blocks, one.first_block, one.last_block, one.code) for one in rows]
 
@@ -107,7 +107,7 @@ def severe(found: Any) -> list[str]:
     return [name for name in found if name in RULE and RULE[name].severity is not Severity.NOTE]
 
 
-def disobeyed(one: Told) -> bool:
+def disobeyed(one: Outcome) -> bool:
     """A publisher isn't said to have done what it was told."""
     return isinstance(one, DecisionRow) and False in (one.skip_obeyed, one.resend_obeyed)
 

@@ -44,7 +44,8 @@ from wirehouse_codecs.wallaroo.session.outcome import Kind, State
 from wirehouse_codecs.wallaroo.session.sent_ids import Entry, Sent
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Framer, decode, encode
-from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState
 
 C, S = Direction.CLIENT, Direction.SERVER
 Messages = Callable[..., Message]

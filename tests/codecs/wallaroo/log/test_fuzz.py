@@ -18,7 +18,8 @@ from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import encode
-from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 
 def opening(name: str) -> dict[Direction, bytes]:

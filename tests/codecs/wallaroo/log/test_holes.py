@@ -39,8 +39,10 @@ from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate, write_pcap
+from wirehouse_codecs.wallaroo.wire.held_frames import HELD_FRAMES
 from wirehouse_codecs.wallaroo.wire.messages import encode
-from wirehouse_codecs.wallaroo.wire.reader import HELD_FRAMES, Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 
 C, S = Direction.CLIENT, Direction.SERVER
 SOURCES = [name for name, dialect in DIALECTS.items() if not dialect.sink]

@@ -45,7 +45,7 @@ from wirehouse_codecs.wallaroo.session.streams import (
 )
 from wirehouse_codecs.wallaroo.session.transitions import TRANSITIONS, unlisted
 from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
-from wirehouse_codecs.wallaroo.wire.reader import Received
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 
 C, S = Direction.CLIENT, Direction.SERVER
 Opens = Callable[..., Any]

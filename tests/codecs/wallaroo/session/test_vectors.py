@@ -35,7 +35,8 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.session.outcome import Found, Outcome
 from wirehouse_codecs.wallaroo.session.session import Session
 from wirehouse_codecs.wallaroo.wire.messages import Decoded
-from wirehouse_codecs.wallaroo.wire.reader import Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "wallaroo"
 CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))

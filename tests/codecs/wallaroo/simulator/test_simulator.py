@@ -41,7 +41,8 @@ from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import FAULTS, SimulatorConfig, connections, simulate, write_pcap
 from wirehouse_codecs.wallaroo.wire.messages import encode
-from wirehouse_codecs.wallaroo.wire.reader import Reader, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import Received
 from wirehouse_expectations.suites import findings_of
 
 #: The simulator is run at length.

@@ -15,8 +15,10 @@ from wirehouse_codecs.wallaroo.frames import Ack, EosMessage, Frame, Hello, Mess
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.wire.dialect_detection import Detection, Detector, byte_order_of, detect
+from wirehouse_codecs.wallaroo.wire.held_frames import HELD_FRAMES
 from wirehouse_codecs.wallaroo.wire.messages import encode, encode_body
-from wirehouse_codecs.wallaroo.wire.reader import HELD_FRAMES, Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 
 C, S = Direction.CLIENT, Direction.SERVER
 AUTO = WallarooOptions()

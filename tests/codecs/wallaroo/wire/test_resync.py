@@ -32,7 +32,8 @@ from wirehouse_codecs.wallaroo.frames import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, EncodeError, decode, encode
-from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, TAKEN_BYTES, Reader, ReaderState, Received
+from wirehouse_codecs.wallaroo.wire.reader import PASSED_BYTES, TAKEN_BYTES, Reader
+from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 from wirehouse_codecs.wallaroo.wire.resync import (
     FRAMES_IN_A_ROW,
     FRAMES_OF,
