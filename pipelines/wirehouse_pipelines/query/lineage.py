@@ -52,8 +52,9 @@ def _relation(found: Sequence[Token]) -> Origins:
 
 def _item(item: Sequence[Token], known: Origins) -> Origins:
     """The columns that one item of a SELECT's list defines, with their origins."""
-    if item[0].text == "*":
-        return known
+    if item[-1].text == "*":
+        part = "".join(token.text for token in item[:-1])
+        return {name.removeprefix(part): made_of for name, made_of in known.items() if name.startswith(part)}
     name = item[-1]
     made_of = item[:-1] if Token("word", "AS") in item else item
     if item[0].text == "NULLIF":
