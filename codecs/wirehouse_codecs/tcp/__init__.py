@@ -5,7 +5,7 @@ received. `reassembly` takes the segments of a pair of ports in order of arrival
 sides, and says which of their bytes are missing. `framing` cuts runs of these bytes into the frames of a protocol.
 
 A capture is incomplete evidence: an observer saw some of the packets. `reassembly` begins with the theory of what can
-be concluded from it. docs/packets.md says it for operators.
+be concluded from it. docs/packets.md explains it for operators.
 
 It may import captures and what is below it.
 """

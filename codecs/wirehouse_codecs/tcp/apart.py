@@ -33,7 +33,7 @@ class Fate(StrEnum):
 
     @property
     def why(self) -> Why | None:
-        """For what reason its bytes are ignored; None if nothing is lost by that."""
+        """The reason why its bytes are ignored; None if nothing is lost by that."""
         return _REASONS.get(self)
 
 
@@ -48,11 +48,11 @@ _REASONS = {
 
 
 class Judged(NamedTuple):
-    """What a side made of a segment that did not go on where it ended."""
+    """A side's decision about a segment that did not go on where the side ended."""
 
     place: Place
     fate: Fate
-    #: How many of its bytes are no part of the stream. The others wait, count as repeated, or were delivered.
+    #: Number of its bytes that are no part of the stream. The others wait, count as repeated, or were delivered.
     ignored: int
 
 
@@ -61,5 +61,5 @@ class Apart(NamedTuple):
 
     segment: TcpSegment
     fate: Fate
-    #: As in `Judged`.
+    #: `Judged.ignored` of the segment.
     ignored: int = 0

@@ -80,11 +80,11 @@ class Segment(NamedTuple):
     acknowledgment: int | None = None
     #: FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE from the lowest bit on.
     flags: int | None = None
-    #: As sent, before scaling.
+    #: The window field as sent, before scaling.
     window: int | None = None
-    #: What was captured of the payload.
+    #: The captured part of the payload.
     payload: bytes | None = None
-    #: Bytes of payload that were sent, by the length of the IP packet.
+    #: Number of payload bytes that were sent, by the length of the IP packet.
     payload_bytes: int | None = None
     #: Why this is no TCP segment that can be read, one of SKIPS.
     skip: str | None = None

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 _SIDES: Final = (Direction.CLIENT, Direction.SERVER)
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
 _HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
-#: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
+#: Minimum number of segments of a plain stretch: if one has fewer, it isn't worth looking for the next.
 FEW_SEGMENTS: Final = 4
 #: Words of `_plain`: the last arrival; then two each, of client and server: the expected sequence number, packets
 #: that were passed over, whether packets were captured before, and whether they had bytes.
@@ -128,13 +128,13 @@ class Plain(NamedTuple):
     rows: SegmentRows
     #: The row after the last of them.
     stop: int
-    #: Those that have bytes.
+    #: The rows that have bytes.
     data_rows: Array
     client_packets: int
     server_packets: int
 
     def stretches(self, client: Side, server: Side) -> Iterator[Stretch]:
-        """Their bytes, parted where the other side speaks; each is the next of its side when it is asked for."""
+        """Their bytes, divided where the other side sends; each stretch is its side's next one when it is asked for."""
         if not len(self.data_rows):
             return
         servers = self.rows.servers[self.data_rows]
@@ -204,7 +204,7 @@ class Stretch:
         return self.rows.place(found)
 
     def acknowledgments(self) -> Iterator[tuple[int, int]]:
-        """From which byte on which acknowledgment holds."""
+        """Acknowledgments, each with the byte from which on it holds."""
         acknowledged = self.rows.acknowledged[self.at]
         yield self.byte_start, acknowledged.item(0)
         if len(acknowledged) > 1:
@@ -237,7 +237,7 @@ class Pieces(Sequence[Data]):
         self.ends: dict[Direction, int] = {}
 
     def add(self, part: Data | Stretch) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         self.parts.append(part)
         size = len(part.data)
         self.size += size
