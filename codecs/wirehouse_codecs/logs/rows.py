@@ -349,7 +349,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Carried:
-    """What is carried of a port pair: the snapshots of its flow and of its dialogue, and the last one's dialect."""
+    """The carried state of a port pair: the snapshots of its flow and its dialogue, and the last dialogue's dialect."""
 
     flow: str
     dialogue: str | None
@@ -391,7 +391,7 @@ class FlowLog:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
         self._pieces = Pieces()
-        #: How many of the next segments take the reference path, because recent ones couldn't use the fast path.
+        #: Number of the next segments that take the reference path, because recent ones couldn't use the fast path.
         self._apart = 0
         #: The connection that rows are about, whether anything happened to it in this window, and its packets there.
         self._connection = self._flow.connection
@@ -417,7 +417,7 @@ class FlowLog:
 
     @property
     def ends_ns(self) -> int | None:
-        """When the next timeout of the connection ends: see `Flow.ends_ns`."""
+        """The time at which the next timeout of the connection ends: see `Flow.ends_ns`."""
         return self._flow.ends_ns
 
     @property

@@ -69,7 +69,7 @@ Needed = Callable[[pa.Table], pa.ChunkedArray | None]
 
 Order = np.ndarray[Any, Any]
 
-#: What rows have as `sides` if nothing shows which side of their connection is the server.
+#: The value of `sides` in rows if nothing shows which side of their connection is the server.
 ASSUMED: Final = "assumed"
 #: A kind of row that is not returned. It marks the position of a batch among sorted rows.
 _BEGIN: Final = "begin"

@@ -11,7 +11,7 @@ from wirehouse_codecs.tcp.ignored import Why
 
 
 class Fate(StrEnum):
-    """What became of a segment that did not go on where its side ended."""
+    """The outcome of a segment that did not go on where its side ended."""
 
     #: It waits behind a gap, or did.
     WAITS = "waits"
@@ -23,9 +23,9 @@ class Fate(StrEnum):
     BEFORE = "before"
     #: They stand before the next one, some of them where a hole was reported.
     GIVEN_UP = "given_up"
-    #: It was ignored, as its number is not credible.
+    #: It was ignored, because its number is not credible.
     STRAY = "stray"
-    #: It was ignored, as the connection or the side had ended; it brought new bytes, or repeated what was known.
+    #: It was ignored, because the connection or the side had ended; it brought new bytes, or repeated known ones.
     LATE = "late"
     REPEATED = "repeated"
     #: Its first bytes stand before the FIN of its side, and were taken; those behind it were ignored.

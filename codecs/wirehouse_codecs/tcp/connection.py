@@ -38,7 +38,7 @@ _FAR: Final = (Fate.STRAY, Fate.LATE)
 
 
 class Known(NamedTuple):
-    """What is known of where a side's bytes begin."""
+    """The known facts about where a side's bytes begin."""
 
     #: Whether a packet of it was captured.
     is_captured: bool
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class CarriedConnection:
-    """What is carried of a connection to the next window; the fields are those of `Connection`."""
+    """The state of a connection for the next window; the fields are those of `Connection`."""
 
     connection_id: bytes
     opened: Opening
@@ -93,7 +93,7 @@ class Connection:
     began_before_capture: bool = field(init=False)
     #: Whether the next connection took segments that were counted here.
     _gave: bool = False
-    #: What protocols know of the sides. It may be older than the sides: see `known_now`.
+    #: The facts about the sides that protocols see. They may be older than the sides: see `known_now`.
     known: dict[Direction, Known] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class Connection:
 
     @property
     def known_now(self) -> dict[Direction, Known]:
-        """What is known since the last segment. It becomes `known` once all bytes from before were read."""
+        """The facts about the sides since the last segment. They become `known` once all earlier bytes were read."""
         sides = (self.client, self.server)
         return {side.direction: Known(side.packets > 0, side.is_guessed, side.may_lack_beginning) for side in sides}
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Direction(StrEnum):
-    """Who sends: the server is the side whose port is configured."""
+    """The side that sends: the server is the side whose port is configured."""
 
     CLIENT = "client"
     SERVER = "server"

@@ -1,4 +1,4 @@
-"""What goes into reassembly and what comes out: segments, and the events of a connection."""
+"""The input and output of reassembly: segments, and the events of a connection."""
 
 from __future__ import annotations
 

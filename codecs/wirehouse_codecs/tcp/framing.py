@@ -88,7 +88,7 @@ class _Side(NamedTuple):
     begin: int
     received: int
     end: int
-    #: What to add to a position for one in the side's own stream, and for one in the feed.
+    #: Numbers to add to a position: to get the one in the side's own stream, and the one in the feed.
     to_stream: int
     to_feed: int
 
@@ -133,9 +133,9 @@ class CutFrames:
             self._sides.append(_Side(begin, received, end, stream_at - begin, at - received))
             begin = end
         self.data = frozen(np.concatenate(parts))
-        #: What to add to a position in the data for one in the stream of its side, by side.
+        #: Number to add to a position in the data to get the one in the stream of its side, by side.
         self.shifts = np.array([side.to_stream for side in self._sides])
-        #: Where each piece ends in the data of both.
+        #: The end of each piece in the data of both.
         self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
         cuts = [cut(self.data, side.begin, side.end, number) for number, side in enumerate(self._sides)]
         self._bounds = [bounds for bounds, _ in cuts]
@@ -162,7 +162,7 @@ class CutFrames:
         return self._feed.pieces[self._first + piece].place
 
     def where(self, row: int) -> tuple[Direction, Place, int, int]:
-        """Where a frame stands: its direction, the place that completes it, and its bytes in the stream."""
+        """The location of a frame: its direction, the place that completes it, and its bytes in the stream."""
         begin, end, piece, side = (int(column[row]) for column in self.positions)
         shift = self._sides[side].to_stream
         return SIDES[side], self.place_of(piece), begin + shift, end + shift

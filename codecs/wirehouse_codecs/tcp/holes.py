@@ -1,4 +1,4 @@
-"""When a gap becomes a hole: nobody waits for its bytes any more, and they are passed over."""
+"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_HOLES: Final = 64
 
 
 class Holes(Waiting):
-    """When a gap of a side is given up, and when its bytes no longer wait for the other side."""
+    """The holes of a side: when a gap is given up, and when bytes no longer wait for the other side."""
 
     __slots__ = ()
 

@@ -151,7 +151,7 @@ def _columns(numbers: Array, ends: Array, out: tuple[Array, ...], skips: Array) 
 
 
 def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
-    """How many packets of `batch` (PACKET_SCHEMA) the snap length cut, and the most bytes that one of these has.
+    """Number of packets of `batch` (PACKET_SCHEMA) that the snap length cut, and the size of the largest of these.
 
     A packet of which only the frame check sequence is missing is whole: cards often keep it to themselves.
     """

@@ -8,7 +8,7 @@ from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN, distance
 
 
 class Needs(NamedTuple):
-    """What bytes wait for: those of the other side that they acknowledge."""
+    """The bytes of the other side that bytes wait for, because they acknowledge them."""
 
     #: The acknowledgment as sent, because the other side may be numbered later; -1 if there is nothing to wait for.
     acknowledgment: int = UNKNOWN

@@ -282,7 +282,7 @@ class Flow:
 
     @property
     def ends_ns(self) -> int | None:
-        """When silence alone does something to the connection; None = there is no connection."""
+        """The time at which silence alone changes the connection; None = there is no connection."""
         connection = self.connection
         if connection is None:
             return None

@@ -36,7 +36,7 @@ _LAST_NS, _EXPECTED, _PACKETS, _CAPTURED, _BEGUN, _WORDS = 0, 1, 3, 5, 7, 9
 
 
 class Key(NamedTuple):
-    """What the rows of a port pair and window have in common."""
+    """The values that the rows of a port pair and window have in common."""
 
     source: str
     flow: bytes
@@ -50,7 +50,7 @@ class SegmentRows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
-        #: When each segment arrived.
+        #: The arrival of each segment.
         self.arrived: Array = self._placed[0]
         self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
         self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
@@ -79,18 +79,18 @@ class SegmentRows:
             yield begin, end, Key(*key)
 
     def arrived_at_ns(self, row: int) -> int:
-        """When the segment arrived."""
+        """The arrival of the segment."""
         arrived: int = self._placed[0].item(row)
         return arrived
 
     def place(self, row: int) -> Place:
-        """Where the segment stands."""
+        """The place of the segment."""
         names, codes = self._captures
         arrived, capture_arrived, record = self._placed
         return Place(arrived.item(row), capture_arrived.item(row), names[codes.item(row)], record.item(row))
 
     def places(self, rows: Array) -> list[Place]:
-        """Where several segments stand."""
+        """The places of several segments."""
         names, codes = self._captures
         arrived, capture_arrived, record = (numbers[rows].tolist() for numbers in self._placed)
         captures = [names[code] for code in codes[rows].tolist()]
@@ -233,7 +233,7 @@ class Pieces(Sequence[Data]):
         self.parts: list[Data | Stretch] = []
         self._each: list[Data] | None = None
         self.size = 0
-        #: Where the last bytes of each direction end.
+        #: The end of the last bytes of each direction.
         self.ends: dict[Direction, int] = {}
 
     def add(self, part: Data | Stretch) -> None:

@@ -15,7 +15,7 @@ from wirehouse_codecs.tcp.side_state import CarriedSide
 
 
 class Side(Holes):
-    """What one side of a connection sent: the counters of a table row, and the reassembly of its stream."""
+    """One side of a connection: the counters of a table row, and the reassembly of the stream that it sends."""
 
     __slots__ = ()
 

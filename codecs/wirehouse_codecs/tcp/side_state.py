@@ -58,7 +58,7 @@ class CarriedSide:
     _confirmed: int = 0
     #: How far it had sent, as its segments without bytes show.
     _sent: int = 0
-    #: Where the FIN stands, and what it acknowledges.
+    #: The position of the FIN, and its acknowledgment.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
     #: The position behind a last byte that did not come, and counts as a FIN.
@@ -82,7 +82,7 @@ class CarriedSide:
     only_answered: bool = False
     #: Whether it begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
-    #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
+    #: The sequence number of its first captured packet, if the capture begins in the middle.
     _sent_from: int = UNKNOWN
     #: Number of RSTs that may be forged, while nothing else of it was captured. They count in `packets` once believed.
     unproven: int = 0
@@ -101,8 +101,8 @@ class CarriedSide:
     #: Positions, and how many bytes of the other side its sender had received from there on. Both rise, unless the
     #: other side is numbered again.
     _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
-    #: Where its next byte stood when the other host took no more, or when bytes of it were sent again: what follows may
-    #: have waited for that.
+    #: Positions of its next byte when the other host took no more (true), or when bytes were sent again: the bytes that
+    #: follow may have waited for that.
     _stalls: list[tuple[int, bool]] = field(default_factory=list, repr=False)
     #: The last bytes that were delivered, without a hole up to `next_byte`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)

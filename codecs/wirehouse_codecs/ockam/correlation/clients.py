@@ -24,7 +24,7 @@ MOST_NAME: Final = 1_024
 
 @dataclass(slots=True)
 class Client:
-    """Where a client stands, and when it was seen."""
+    """A client: its position, and when it was seen."""
 
     where: Where
     stream_name: str | None = None

@@ -1,7 +1,7 @@
-"""What a stream holds: the indexes with which pushes were confirmed, when the highest rose, and what was deleted.
+"""The contents of a stream: the indexes of confirmed pushes, when the highest rose, and what was deleted.
 
-It judges `duplicate_index`, `index_decreases` and `pull_skips` (specification, "Pushing/pulling messages"), and knows
-what a client can still read: `lag`, `lost`, and how old the oldest of it is.
+It judges `duplicate_index`, `index_decreases` and `pull_skips` (specification, "Pushing/pulling messages"). It computes
+what a client can still read: `lag`, `lost`, and `age`, the age of the oldest message (`lag_seconds`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Rise(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        """When it was confirmed."""
+        """The time at which it was confirmed."""
         return Moment(self.at_ns, self.capture_id)
 
 

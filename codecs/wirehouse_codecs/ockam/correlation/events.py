@@ -37,7 +37,7 @@ class Where(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When something arrived, by the clock of its capture."""
+    """The time at which something arrived, by the clock of its capture."""
 
     at_ns: int
     capture_id: bytes
@@ -51,12 +51,12 @@ class Moment(NamedTuple):
 
 
 def arrival(where: Where) -> Moment:
-    """When the message came."""
+    """The time at which the message arrived."""
     return Moment(where.arrived_at_ns, where.capture_id)
 
 
 def request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
-    """When the request came that was answered at `where`."""
+    """The time at which the request arrived that was answered at `where`."""
     return Moment(at_ns, where.capture_id if requested_in is None else requested_in)
 
 

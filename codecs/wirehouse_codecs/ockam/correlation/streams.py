@@ -1,4 +1,4 @@
-"""What only several connections show together: the messages of a stream, how far its consumers are, and the set rules.
+"""The folds of streams and names: whatever only several connections show together, and the rules about it.
 
 A fold takes the events under one key in the order of arrival, and its state is carried to the next window. Where
 windows are cut changes neither the findings nor the newest rows. There are two kinds of key (events.py):
