@@ -1,4 +1,4 @@
-"""Segments that did not go on where their side ended: a SYN may say that they are of the next connection."""
+"""Segments that did not go on where their side ended: a SYN may show that they are of the next connection."""
 
 from __future__ import annotations
 

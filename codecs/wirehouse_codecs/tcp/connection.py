@@ -28,7 +28,7 @@ from wirehouse_codecs.tcp.side_state import CarriedSide
 #: the middle.
 HELD_SEGMENTS: Final = 64
 #: Maximum number of segments that are kept though they did not go on where their side ended, and of their bytes: a SYN
-#: may say that they are of the next connection.
+#: may show that they are of the next connection.
 EARLY_SEGMENTS: Final = 16
 EARLY_BYTES: Final = 1 << 16
 #: Fates of segments that may have been sent again, and need not be of the next connection.
@@ -83,7 +83,7 @@ class Connection:
     #: The first segments with bytes of a side that nothing has numbered.
     held: list[TcpSegment] = field(default_factory=list, repr=False)
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
-    #: may still say that they are of the next connection.
+    #: may still show that they are of the next connection.
     _apart: list[Apart] = field(default_factory=list, repr=False)
     #: Whether it is open, without gaps and FINs: the next segment can be a plain one.
     is_regular: bool = False

@@ -12,7 +12,7 @@ from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 if TYPE_CHECKING:
     from wirehouse_codecs.tcp.connection import Connection
 
-#: Flags that say what a segment is.
+#: Flags that decide what a segment is.
 CONTROL: Final = SYN | FIN | RST | ACK
 
 Opening = Literal["syn", "syn_ack", "middle"]

@@ -171,7 +171,7 @@ class Skipped(Exception):
 
 
 def read_packet(link_type: int, data: bytes) -> Segment:
-    """The segment of one packet, or the row that says why it has none."""
+    """The segment of one packet, or the row with the reason why it has none."""
     try:
         version, packet = _ip_packet(link_type, data)
         return _read_ipv4(packet) if version == 4 else _read_ipv6(packet)

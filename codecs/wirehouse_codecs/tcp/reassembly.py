@@ -8,7 +8,7 @@ the flow was cut into snapshots.
 How a passive reader can know
 -----------------------------
 
-Two hosts talk, and an observer writes down the packets that pass. Reassembly reads what the observer wrote. It can't
+Two hosts exchange packets, and an observer records those that pass. Reassembly reads this record. It can't
 ask for a packet again, as a receiver does. Packets are missing, come twice, come in another order, or come from two
 observers with two clocks. The order of arrival alone doesn't distinguish a late packet from a lost one.
 
@@ -85,7 +85,7 @@ Gaps and holes
   sent its FIN. In any other hole that is reported earlier it is counted: one byte of a hole of its own for each lost
   packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
-  says as much or more, and for no more than the smaller.
+  acknowledges as much or more, and for no more than the smaller.
 
 The order of the two directions
 -------------------------------
@@ -107,7 +107,7 @@ The order of the two directions
   than the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which
   byte is the first: then the bytes wait for what those before them wait for.
 - Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
-  `Unordered` says that nobody knows.
+  `Unordered` reports that nobody knows the order.
 
 What a sender knew
 ------------------
@@ -158,8 +158,8 @@ The end
   Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
   be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
   a gap. A known copy stays.
-- What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
-  claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
+- What is ignored is counted at once. `Side.take_ignored` returns why and where it begins: for bytes that a SYN may
+  still claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 
 Where the code is
 -----------------
