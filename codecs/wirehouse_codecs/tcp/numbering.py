@@ -191,7 +191,7 @@ class Numbering(SideState):
     def may_have_begun_at(self, sequence: int, *, within: int = WINDOW_BYTES) -> bool:
         """Whether its bytes are numbered from `sequence`, or from less than `within` bytes behind it.
 
-        While its bytes aren't numbered, its first captured packet counts instead.
+        While its bytes aren't numbered, its first captured packet counts, if the capture begins in the middle.
         """
         first = self._sent_from if self.expected == UNKNOWN else self.expected - self.next_byte
         return first != UNKNOWN and 0 <= distance(first, sequence) < within
@@ -238,7 +238,7 @@ class Numbering(SideState):
     def may_end_at(self, sequence: int) -> bool:
         """Whether a RST with `sequence` is where the stream stands: at its next byte, behind all, or behind its FIN.
 
-        While its bytes aren't numbered, its first captured packet counts instead; without one, no RST is there.
+        While its bytes aren't numbered, only its first captured packet counts, if the capture begins in the middle.
         """
         if self.expected == UNKNOWN:
             return self._sent_from == sequence
