@@ -121,7 +121,7 @@ def _by_messages(
     schema: pa.Schema,
     unclear: Iterable[tuple[Endpoint, Endpoint]],
 ) -> set[int]:
-    """Ports of servers: of two ends, that with which a connection has far more messages as the server's."""
+    """The servers' ports: for each connection, the port with which it has far more messages as the server's."""
     assumed = _messages(head, start, schema, ())
     turned = _messages(head, start, schema, {client.port for _, client in unclear})
     found = set()
@@ -135,7 +135,7 @@ def _by_messages(
 def _messages(
     head: Sequence[pa.RecordBatch], start: rows.Start | rows.Gather, schema: pa.Schema, servers: Collection[int]
 ) -> Counter[tuple[Endpoint, Endpoint]]:
-    """How many messages the connections of each server and client have, if servers are at such ports."""
+    """Number of messages of the connections of each server and client, if the servers are at the ports `servers`."""
     counted: Counter[bytes] = Counter()
 
     def count(table: pa.Table) -> None:

@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     data: bytes
     #: Why it ends early; None if it doesn't.
     damage: str | None
-    #: How many bytes of the file were landed before its first byte.
+    #: Number of bytes of the file that were landed before its first byte.
     byte_start: int
 
 
@@ -132,7 +132,7 @@ _ALWAYS: Final = Window("", 1 << 62)
 
 @dataclass(slots=True)
 class _Carried:
-    """What is carried of a file: its last record, how many bytes were read, and the snapshot of its reading."""
+    """The carried state of a file: its last record, how many bytes were read, and the snapshot of its reading."""
 
     last: Place
     bytes: int

@@ -30,12 +30,12 @@ class NullDialogue:
         """Pass over the end."""
 
     def conclude(self) -> None:
-        """There are no entities."""
+        """Add no rows: there are no entities."""
 
     def unread_from(self, direction: Direction) -> int:
-        """Nobody asks for bytes of the past, but all that is known of them is kept."""
+        """The beginning: everything that is known of past bytes is kept, though nobody asks for it."""
         return 0
 
     def snapshot(self) -> str:
-        """There is no state."""
+        """The empty text: there is no state."""
         return ""

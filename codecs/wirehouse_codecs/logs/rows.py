@@ -115,8 +115,8 @@ def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     return pa.schema([*COMMON, *own])
 
 
-#: Columns for the location of a row. What only time causes has the record that was the last evidence, and the time at
-#: which it became certain. Without any record, only the time is set.
+#: Columns for the location of a row. A row that only time causes has the record that was the last evidence, and the
+#: time at which it became certain. Without any record, only the time is set.
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
@@ -280,7 +280,7 @@ class Dialogue(Protocol):
         """Handle bytes that were lost."""
 
     def doubt(self, place: Place) -> None:
-        """Nobody knows which side sent first what comes next."""
+        """Handle a doubt: nobody knows which side sent its next bytes first."""
 
     def close(self, closed: Closed) -> None:
         """Handle the end of the connection. Nothing follows it."""
@@ -293,9 +293,9 @@ class Dialogue(Protocol):
         """The dialect of the connection and how it was recognised; None if unknown, or if the protocol has only one."""
 
     def unread_from(self, direction: Direction) -> int:
-        """Where the first of the bytes stands that may still be in a row of a message: an unfinished one, or one held.
+        """The position of the first byte that a message's row may still need: of an unfinished message, or a held one.
 
-        Of the bytes before it nobody asks any more what their sender had received, and whether they came late.
+        Nobody asks about the bytes before it any more: what their sender had received, and whether they came late.
         """
 
     def snapshot(self) -> str:
@@ -349,7 +349,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Carried:
-    """What is carried of a port pair: the snapshots of its flow and of its dialogue, and the last one's dialect."""
+    """The carried state of a port pair: the snapshots of its flow and its dialogue, and the last dialogue's dialect."""
 
     flow: str
     dialogue: str | None
@@ -382,7 +382,7 @@ class FlowLog:
         self._flow = Flow(source, client, server, options)
         self._dialogue: Dialogue | None = None
         self._dialect: tuple[str | None, str | None] = (None, None)
-        #: The dialogue began before the first packet: see `Connection.began_before_capture`.
+        #: Whether the dialogue began before the first packet: see `Connection.began_before_capture`.
         self._late = False
         if state is not None:
             try:
@@ -391,7 +391,7 @@ class FlowLog:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
         self._pieces = Pieces()
-        #: How many of the next segments take the reference path, because recent ones couldn't use the fast path.
+        #: Number of the next segments that take the reference path, because recent ones couldn't use the fast path.
         self._apart = 0
         #: The connection that rows are about, whether anything happened to it in this window, and its packets there.
         self._connection = self._flow.connection
@@ -417,7 +417,7 @@ class FlowLog:
 
     @property
     def ends_ns(self) -> int | None:
-        """When the next timeout of the connection ends: see `Flow.ends_ns`."""
+        """The time at which the next timeout of the connection ends: see `Flow.ends_ns`."""
         return self._flow.ends_ns
 
     @property
@@ -429,7 +429,7 @@ class FlowLog:
         """Handle the next segment. This is the reference path."""
         connection = self._flow.connection
         if connection is not None and not connection.is_regular:
-            # What the silence before it brought is read before it is known, as at the end of a window.
+            # The events of the silence before the segment are taken first, as at the end of a window.
             self.expire(segment.place.arrived_at_ns)
             connection = self._flow.connection
         self._take_all(connection, self._flow.receive(segment))

@@ -56,7 +56,7 @@ from wirehouse_codecs.tcp.segments import SegmentRows
 
 #: Number of packets read at once. Their rows are held in memory and sorted by arrival.
 PIECE_PACKETS: Final = 1_000
-#: The same, if nobody sees the messages: of these no rows are held.
+#: The same, if nobody sees the messages: no rows of them are held.
 UNSEEN_PACKETS: Final = 8_000
 MOST_ENDED: Final = 4_096
 MOST_PAIRS: Final = 65_536
@@ -69,7 +69,7 @@ Needed = Callable[[pa.Table], pa.ChunkedArray | None]
 
 Order = np.ndarray[Any, Any]
 
-#: What rows have as `sides` if nothing shows which side of their connection is the server.
+#: The value of `sides` in rows if nothing shows which side of their connection is the server.
 ASSUMED: Final = "assumed"
 #: A kind of row that is not returned. It marks the position of a batch among sorted rows.
 _BEGIN: Final = "begin"
@@ -161,7 +161,7 @@ class _Pair:
     turned: bool
     #: Whether a handshake or the given port shows which side is the server.
     known: bool
-    #: Whether that, or a port that is known as a server's, does.
+    #: Whether that, or a port that is known as a server's, shows it.
     shown: bool
     #: The port pairs with which its dialogues share state.
     gathered: GatheredFlows | None = None
@@ -188,7 +188,7 @@ class _Connections:
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
         #: Port pairs whose connection has ended, in the order of their ends.
         self._ended: OrderedDict[bytes, None] = OrderedDict()
-        #: Connections of which nothing shows which side is the server.
+        #: Connections for which nothing shows which side is the server.
         self._assumed: set[bytes] = set()
         #: Port pairs whose dialogues share state, by the addresses of server and client.
         self._gathered: dict[bytes, GatheredFlows] = {}
@@ -373,7 +373,7 @@ class _Connections:
         return (row for row in merged if row["row_kind"] != _BEGIN and self._is_sound(row))
 
     def _is_sound(self, row: Row) -> bool:
-        """Mark a row whose sides are assumed. Whether it is valid all the same."""
+        """Mark a row whose sides are assumed. Returns whether the row is valid all the same."""
         if row.get("connection_id") not in self._assumed:
             return True
         row["sides"] = ASSUMED

@@ -1,4 +1,4 @@
-"""Segments that did not go on where their side ended: a SYN may say that they are of the next connection."""
+"""Segments that did not go on where their side ended: a SYN may show that they are of the next connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wirehouse_codecs.tcp.ignored import Why
 
 
 class Fate(StrEnum):
-    """What became of a segment that did not go on where its side ended."""
+    """The outcome of a segment that did not go on where its side ended."""
 
     #: It waits behind a gap, or did.
     WAITS = "waits"
@@ -23,9 +23,9 @@ class Fate(StrEnum):
     BEFORE = "before"
     #: They stand before the next one, some of them where a hole was reported.
     GIVEN_UP = "given_up"
-    #: It was ignored, as its number is not credible.
+    #: It was ignored, because its number is not credible.
     STRAY = "stray"
-    #: It was ignored, as the connection or the side had ended; it brought new bytes, or repeated what was known.
+    #: It was ignored, because the connection or the side had ended; it brought new bytes, or repeated known ones.
     LATE = "late"
     REPEATED = "repeated"
     #: Its first bytes stand before the FIN of its side, and were taken; those behind it were ignored.
@@ -33,7 +33,7 @@ class Fate(StrEnum):
 
     @property
     def why(self) -> Why | None:
-        """For what reason its bytes are ignored; None if nothing is lost by that."""
+        """The reason why its bytes are ignored; None if nothing is lost by that."""
         return _REASONS.get(self)
 
 
@@ -48,11 +48,11 @@ _REASONS = {
 
 
 class Judged(NamedTuple):
-    """What a side made of a segment that did not go on where it ended."""
+    """A side's decision about a segment that did not go on where the side ended."""
 
     place: Place
     fate: Fate
-    #: How many of its bytes are no part of the stream. The others wait, count as repeated, or were delivered.
+    #: Number of its bytes that are no part of the stream. The others wait, count as repeated, or were delivered.
     ignored: int
 
 
@@ -61,5 +61,5 @@ class Apart(NamedTuple):
 
     segment: TcpSegment
     fate: Fate
-    #: As in `Judged`.
+    #: `Judged.ignored` of the segment.
     ignored: int = 0

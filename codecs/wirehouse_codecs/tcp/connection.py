@@ -1,4 +1,8 @@
-"""A connection as reassembly keeps it: two sides, and the segments that nobody can place yet."""
+"""A connection as reassembly keeps it: two sides, and the segments that nobody can place yet.
+
+It decides whether a segment begins another connection, and which earlier segments that connection takes. It answers
+what protocols ask about its sides. `CarriedConnection` is the state for the next window. `connection_id` names it.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,23 @@ from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_M
 from wirehouse_codecs.tcp.side import Side
 from wirehouse_codecs.tcp.side_state import CarriedSide
 
-#: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
+#: Maximum number of segments of a side that are held until the other side has acknowledged, where a capture begins in
+#: the middle.
 HELD_SEGMENTS: Final = 64
-#: So many segments that did not go on where their side ended are kept, as a SYN may say that they are of the next
-#: connection; and so many bytes of them.
+#: Maximum number of segments that are kept though they did not go on where their side ended, and of their bytes: a SYN
+#: may show that they are of the next connection.
 EARLY_SEGMENTS: Final = 16
 EARLY_BYTES: Final = 1 << 16
-#: What may have been sent again, and need not be of the next connection.
+#: Fates of segments that may have been sent again, and need not be of the next connection.
 _REPEAT: Final = (Fate.DIFFERS, Fate.BEFORE, Fate.GIVEN_UP, Fate.REPEATED)
-#: What was ignored, and may be of another connection that has other numbers.
+#: Fates of segments that were ignored, and may be of another connection with other numbers.
 _FAR: Final = (Fate.STRAY, Fate.LATE)
 
 
 class Known(NamedTuple):
-    """What is known of where a side's bytes begin."""
+    """The known facts about where a side's bytes begin."""
 
-    #: A packet of it was captured.
+    #: Whether a packet of it was captured.
     is_captured: bool
     is_guessed: bool
     may_lack_beginning: bool
@@ -43,7 +48,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class CarriedConnection:
-    """What is carried of a connection to the next window; the fields are those of `Connection`."""
+    """The state of a connection for the next window; the fields are those of `Connection`."""
 
     connection_id: bytes
     opened: Opening
@@ -71,24 +76,24 @@ class Connection:
     client: Side
     server: Side
     closed: Ending | None = None
-    #: How many of its ports' connections before it began at the same moment.
+    #: Number of connections of its ports before it that began at the same moment.
     ordinal: int = 0
     #: A RST that waits.
     reset: Reset | None = None
     #: The first segments with bytes of a side that nothing has numbered.
     held: list[TcpSegment] = field(default_factory=list, repr=False)
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
-    #: may still say that they are of the next connection.
+    #: may still show that they are of the next connection.
     _apart: list[Apart] = field(default_factory=list, repr=False)
-    #: It is open, without gaps and FINs: the next segment can be a plain one.
+    #: Whether it is open, without gaps and FINs: the next segment can be a plain one.
     is_regular: bool = False
-    #: A SYN of it was captured.
+    #: Whether a SYN of it was captured.
     has_syn: bool = False
-    #: Both sides may have sent anything before the first packet.
+    #: Whether both sides may have sent anything before the first packet.
     began_before_capture: bool = field(init=False)
-    #: The next connection took segments that were counted here.
+    #: Whether the next connection took segments that were counted here.
     _gave: bool = False
-    #: What protocols know of the sides. It may be older than the sides: see `known_now`.
+    #: The facts about the sides that protocols see. They may be older than the sides: see `known_now`.
     known: dict[Direction, Known] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +102,10 @@ class Connection:
         self.began_before_capture = self.opened == "middle"
 
     def announce(self, side: Side, sequence: int) -> None:
-        """A SYN says where the bytes of `side` begin. It may come after some, before any of the connection is read."""
+        """Note where the bytes of `side` begin, by a SYN. Some bytes may have come before the SYN.
+
+        If none of the connection was delivered yet, the connection did not begin before the capture after all.
+        """
         side.announce(sequence)
         if not (side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
             self.began_before_capture = False
@@ -107,7 +115,7 @@ class Connection:
         return (self.client, self.server) if direction is Direction.CLIENT else (self.server, self.client)
 
     def is_left_by(self, segment: TcpSegment) -> bool:
-        """A segment with SYN begins another connection."""
+        """Whether a segment with SYN begins another connection."""
         ours, theirs = self.sides(segment.direction)
         if self.held and self.numbers_held(segment):
             return False
@@ -129,9 +137,9 @@ class Connection:
         return self.opened != "syn" or ours.initial != UNKNOWN
 
     def _is_beginning_of_ended(self, segment: TcpSegment) -> bool:
-        """The connection has ended, and the segment is from its handshake, which only a second tap captured.
+        """Whether the segment is from the handshake of this ended connection, which only a second tap captured.
 
-        The client's bytes from before the first one that was captured are few, and fewer than those that were.
+        Then the client's bytes before the first captured one are few, and no more than those that were delivered.
         """
         age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
         side, theirs = self.sides(segment.direction)
@@ -142,7 +150,10 @@ class Connection:
         return self.in_middle and age_ns < side.options.hole_wait_ns and is_short
 
     def is_left_without_syn(self, segment: TcpSegment) -> bool:
-        """It goes on from a stray, and both of its numbers are far from any here: another SYN was not captured."""
+        """Whether the segment is of another connection, whose SYN was not captured.
+
+        Then it goes on from a stray, and both of its numbers are far from any here.
+        """
         ours, theirs = self.sides(segment.direction)
         if segment.flags & (SYN | RST | ACK) != ACK or not (segment.payload_bytes or segment.flags & FIN):
             return False
@@ -152,7 +163,7 @@ class Connection:
 
     @property
     def in_middle(self) -> bool:
-        """The capture begins in its middle: its first packets are none that a late SYN explains."""
+        """Whether the capture begins in its middle, and no late SYN explains its first packets."""
         return self.opened == "middle" and not self.has_syn
 
     @property
@@ -166,7 +177,7 @@ class Connection:
 
     @property
     def known_now(self) -> dict[Direction, Known]:
-        """What is known since the last segment. It becomes `known` once all bytes from before were read."""
+        """The facts about the sides since the last segment. They become `known` once all earlier bytes were read."""
         sides = (self.client, self.server)
         return {side.direction: Known(side.packets > 0, side.is_guessed, side.may_lack_beginning) for side in sides}
 
@@ -177,35 +188,38 @@ class Connection:
 
     @property
     def guessed_sides(self) -> list[Direction]:
-        """The sides of which nobody knows where their bytes begin: see `Side.is_guessed`."""
+        """The sides whose beginning nothing of their own shows: see `Side.is_guessed`."""
         return [direction for direction, known in self.known.items() if known.is_guessed]
 
     def may_lack_beginning(self, direction: Direction) -> bool:
-        """Bytes of a side may stand before its first ones: see `Side.may_lack_beginning`."""
+        """Whether bytes of a side may stand before its first ones: see `Side.may_lack_beginning`."""
         return self.known[direction].may_lack_beginning
 
     def peer_received(self, direction: Direction, byte_end: int) -> int:
-        """So many bytes of the other side a side had received, at most: see `Side.peer_received`."""
+        """Maximum number of the other side's bytes that a side had received: see `Side.peer_received`."""
         return self.sides(direction)[0].peer_received(byte_end)
 
     def is_late(self, direction: Direction, byte_end: int) -> bool:
-        """Nobody knows when a side sent the byte before `byte_end` first: see `Side.is_late`."""
+        """Whether nobody knows when a side first sent the byte before `byte_end`: see `Side.is_late`."""
         return self.sides(direction)[0].is_late(byte_end)
 
     def late(self, direction: Direction) -> Sequence[tuple[int, int]]:
-        """Where the bytes of a side stand that are late: see `is_late`."""
+        """The ranges of a side's late bytes: see `is_late`."""
         return self.sides(direction)[0].late
 
     # Reassembly
 
     @property
     def holds_enough(self) -> bool:
-        """No more segments may be held."""
+        """Whether no more segments may be held."""
         size = sum(len(one.payload) for one in self.held)
         return len(self.held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
 
     def sent_by(self, side: Side) -> int:
-        """As `Side.sent`; while nothing numbers the side, as the segments that are held have it."""
+        """The sequence number after all that a side is known to have sent, see `Side.sent`.
+
+        While nothing numbers the side, the held segments show it.
+        """
         if side.expected != UNKNOWN or not self.held:
             return side.sent
         if self.held[0].direction is side.direction:
@@ -215,7 +229,7 @@ class Connection:
         return max(ends, key=lambda end: distance(end, ends[0]), default=UNKNOWN)
 
     def numbers_held(self, segment: TcpSegment) -> bool:
-        """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
+        """Whether a segment is of the connection of the held bytes: it acknowledges some of them, or is a SYN of it."""
         first, is_syn = self.held[0], bool(segment.flags & SYN)
         begins = segment.sequence + 1 if is_syn else None
         if segment.direction is first.direction:
@@ -224,7 +238,7 @@ class Connection:
             ahead = distance(first.sequence, segment.acknowledgment)
         else:
             ahead = distance(first.acknowledgment, begins) if begins is not None and first.flags & ACK else None
-        # Bytes of before a SYN are of another connection.
+        # Bytes before a SYN are of another connection.
         return ahead is not None and (0 if is_syn else 1 - WINDOW_BYTES) <= ahead < WINDOW_BYTES
 
     def keep_apart(self, apart: Apart) -> None:
@@ -241,7 +255,7 @@ class Connection:
             self._keep_first()
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
-        """The segments of the connection which `syn` opens; they no longer count here."""
+        """Give away the segments of the connection which `syn` opens; they no longer count here."""
         ours, theirs = self.sides(syn.direction)
         given = self._claimed(ours, syn, (syn.sequence + 1) & SEQUENCE_MASK)
         if syn.flags & ACK:
@@ -252,7 +266,7 @@ class Connection:
         return [one.segment for one in given]
 
     def give_strays(self, segment: TcpSegment) -> list[TcpSegment]:
-        """The segments of the connection that `segment` belongs to, without a SYN; they no longer count here."""
+        """Give away the segments of the connection that `segment` is of, without a SYN; they no longer count here."""
         ours, _ = self.sides(segment.direction)
         oldest_ns = segment.place.arrived_at_ns - ours.options.hole_wait_ns
         given = []
@@ -269,9 +283,9 @@ class Connection:
         return [one.segment for one in given]
 
     def _claimed(self, side: Side, syn: TcpSegment, first: int) -> list[Apart]:
-        """Part with the segments of a side which are of the connection that `syn` opens, whose byte 0 is `first`.
+        """Give away the segments of a side which are of the connection that `syn` opens, whose first byte is `first`.
 
-        What stands before the next byte of the side may be sent again: known copies are. Others are new if they go on
+        Segments before the next byte of the side may be retransmissions: known copies are. Others are new if they go on
         from `first` without a gap. They are also new if they stand near it and can't be old, because they differ, or
         because they stand before the first byte behind a SYN.
         """
@@ -297,7 +311,7 @@ class Connection:
         return given
 
     def take_back(self, side: Side) -> list[TcpSegment]:
-        """The segments of a side that were ignored, and are credible now."""
+        """Take back the segments of a side that were ignored, and are credible now."""
         back = [one for one in self._apart if self._is_open(one, side) and side.is_near(one.segment.sequence)]
         self._apart = [one for one in self._apart if one not in back]
         side.judged = None
@@ -306,7 +320,7 @@ class Connection:
         return [one.segment for one in back]
 
     def take_behind_fin(self, side: Side) -> list[TcpSegment]:
-        """What was ignored of a side as it stands behind its FIN."""
+        """Take back the bytes of a side that were ignored because they are behind its FIN."""
         fates = (Fate.LATE, Fate.BEYOND)
         behind = [one for one in self._apart if one.segment.direction is side.direction and one.fate in fates]
         self._apart = [one for one in self._apart if one not in behind]
@@ -315,9 +329,9 @@ class Connection:
         return [_last_bytes(one.segment, one.ignored) for one in behind]
 
     def keep_early(self, until_ns: int | None = None) -> None:
-        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection.
+        """Count the segments that arrived until `until_ns`, or all, to this connection: no SYN came in time for them.
 
-        While a side has two numberings, those that the other one may make credible are still kept.
+        While a side has two numberings, segments that the other numbering may make credible are still kept.
         """
         if not self._apart or (until_ns is not None and self._apart[0].segment.place.arrived_at_ns > until_ns):
             return
@@ -333,11 +347,11 @@ class Connection:
 
     @staticmethod
     def _is_open(apart: Apart, side: Side) -> bool:
-        """A segment of `side` is ignored because of where the bytes of the side begin."""
+        """Whether a segment is of `side`, and is ignored because of where the bytes of the side begin."""
         return apart.fate in (Fate.STRAY, Fate.BEFORE) and apart.segment.direction is side.direction
 
     def forget_waiting(self) -> None:
-        """The connection ends: what waits behind a gap is delivered now, and no SYN can claim it."""
+        """Forget the segments that wait behind a gap: at the end they are delivered, and no SYN can claim them."""
         self._apart = [one for one in self._apart if one.fate is not Fate.WAITS]
 
     def _keep_first(self) -> None:
@@ -350,18 +364,18 @@ class Connection:
 
     @property
     def has_news(self) -> bool:
-        """Its row is no longer right, or notes are to be written, without a segment of its own."""
+        """Whether its row is no longer right, or notes are to be written, without a segment of its own."""
         return self._gave or bool(self.client.unreported or self.server.unreported)
 
     @property
     def reset_waits_since(self) -> Place:
-        """From when on a RST that waits is confirmed by its side's silence; by all silence if that wasn't captured."""
+        """The place since which its side's silence confirms a waiting RST; all silence if that side wasn't captured."""
         assert self.reset is not None
         ours, _ = self.sides(self.reset.direction)
         return self.reset.silent_since if ours.packets else self.last
 
     def judge_regular(self) -> None:
-        """See whether the next segment can be a plain one."""
+        """Decide whether the next segment can be a plain one."""
         is_settled = self.closed is None and self.reset is None and self.awaited is None
         self.is_regular = is_settled and self.client.regular and self.server.regular
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Direction(StrEnum):
-    """Who sends: the server is the side whose port is configured."""
+    """The side that sends: the server is the side whose port is configured."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -35,19 +35,19 @@ def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
-#: As `Connection.peer_received`: how many bytes of the other side the sender of these bytes had received.
+#: The type of `Connection.peer_received`: how many bytes of the other side the sender of these bytes had received.
 PeerReceived = Callable[[Direction, int], int]
-#: As `Connection.late`: where the bytes of a side stand of which nobody knows when they were sent first.
+#: The type of `Connection.late`: ranges of a side's bytes of which nobody knows when they were first sent.
 Late = Callable[[Direction], Sequence[tuple[int, int]]]
 
 
 def is_within(ranges: Sequence[tuple[int, int]], byte_end: int) -> bool:
-    """The byte before `byte_end` is in one of these ranges, which rise."""
+    """Whether the byte before `byte_end` is in one of these ranges, which rise."""
     return is_partly_within(ranges, byte_end - 1, byte_end)
 
 
 def is_partly_within(ranges: Sequence[tuple[int, int]], byte_start: int, byte_end: int) -> bool:
-    """Some of these bytes are in one of the ranges, which rise."""
+    """Whether some of these bytes are in one of the ranges, which rise."""
     at = bisect_left(ranges, (byte_end,)) - 1
     return at >= 0 and byte_start < ranges[at][1]
 

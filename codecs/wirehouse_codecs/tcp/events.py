@@ -1,4 +1,4 @@
-"""What goes into reassembly and what comes out: segments, and the events of a connection."""
+"""The input and output of reassembly: segments, and the events of a connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 if TYPE_CHECKING:
     from wirehouse_codecs.tcp.connection import Connection
 
-#: Flags that say what a segment is.
+#: Flags that decide what a segment is.
 CONTROL: Final = SYN | FIN | RST | ACK
 
 Opening = Literal["syn", "syn_ack", "middle"]
@@ -28,11 +28,11 @@ class TcpSegment(NamedTuple):
     sequence: int
     acknowledgment: int
     flags: int
-    #: As sent, before scaling.
+    #: The window field as sent, before scaling.
     window: int
-    #: What was captured.
+    #: The bytes that were captured.
     payload: bytes
-    #: Bytes that were sent; more than in `payload` if the snap length cut it.
+    #: Number of bytes that were sent; more than in `payload` if the snap length cut it.
     payload_bytes: int
 
 
@@ -48,7 +48,7 @@ class Data(NamedTuple):
     direction: Direction
     byte_start: int
     data: bytes
-    #: Of the segment that completed them, like all places of events.
+    #: The place of the segment that completed them, as for all events with a place.
     place: Place
 
 
@@ -59,14 +59,15 @@ class Hole(NamedTuple):
     byte_start: int
     byte_end: int
     place: Place
-    #: It was given up because too much waited behind it.
+    #: Whether it was given up because too much waited behind it.
     over_limit: bool = False
 
 
 class Unordered(NamedTuple):
-    """The bytes that come next of either side acknowledge the other's: retransmissions say more than was known first.
+    """The next bytes of each side acknowledge the next bytes of the other, because they are retransmissions.
 
-    So nobody knows which were sent first, nor what their senders knew.
+    A retransmission acknowledges more than the first copy did. So nobody knows which bytes were sent first, nor what
+    their senders knew.
     """
 
     place: Place
@@ -89,12 +90,12 @@ class ResetIgnored(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """No more events come of the connection."""
+    """The connection has closed: no more events of it follow."""
 
     place: Place
     how: Ending
-    #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
-    #: connection did, or both sides sent theirs before they received the other's.
+    #: The side that closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence
+    #: or a new connection closed it, or both sides sent their FIN before they received the other's.
     side: Direction | None = None
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.tcp.endpoints import Direction
 
-#: Why a segment is left out of which neither port is a server's.
+#: Why a segment is left out if neither of its ports is a server's.
 PORT_NOT_CLAIMED: Final = "port_not_claimed"
 _SIDES: Final = pa.array([Direction.CLIENT, Direction.SERVER], pa.string())
 _NOTHING: Final = pa.scalar(b"", pa.binary())
@@ -18,7 +18,7 @@ _ENDS: Final = ("source", "destination")
 
 
 class Sides(NamedTuple):
-    """Of each segment: whether it is one of a server's port, who sent it, and the port pair."""
+    """Columns with a row for each segment: whether a port of it is a server's, who sent it, and the port pair."""
 
     claimed: pa.BooleanArray
     #: client or server; means nothing where it isn't claimed, like `flow`.

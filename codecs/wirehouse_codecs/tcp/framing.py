@@ -26,7 +26,7 @@ SIDES: Final = tuple(Direction)
 
 
 class Feed:
-    """The bytes of a run, and what of them was taken. `pieces` are in arrival order; ValueError: 2 GiB or more."""
+    """The bytes of a run, and how far they were taken. `pieces` are in arrival order. ValueError: 2 GiB or more."""
 
     def __init__(self, pieces: Sequence[Data]) -> None:
         self.pieces = pieces
@@ -35,7 +35,7 @@ class Feed:
         self.owners = np.array([SIDES.index(piece.direction) for piece in pieces], np.uint8)
         self.arrived_at_ns = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
         self.ends = np.zeros(len(pieces), np.int64)
-        #: What was delivered, by side.
+        #: Delivered bytes, by side.
         self.data: list[Array] = []
         sizes = np.array(list(map(len, chunks)), np.int64)
         for number in range(len(SIDES)):
@@ -43,22 +43,22 @@ class Feed:
             self.data.append(frozen(np.frombuffer(b"".join(compress(chunks, own.tolist())), np.uint8)))
             self.ends[own] = np.cumsum(sizes[own])
         self._totals = np.cumsum(sizes)
-        #: The next piece, and how much was taken of each side.
+        #: The next piece, and the number of bytes that were taken of each side.
         self.piece = 0
         self.at = [0] * len(SIDES)
 
     @property
     def is_taken(self) -> bool:
-        """Nothing is left."""
+        """Whether nothing is left."""
         return self.piece == len(self.pieces)
 
     def left(self, direction: Direction) -> int:
-        """So many bytes of `direction` are left."""
+        """Number of bytes of `direction` that are left."""
         side = SIDES.index(direction)
         return len(self.data[side]) - self.at[side]
 
     def next_pieces(self, most_bytes: int | None = None) -> slice:
-        """The pieces that are left, or the next of them with about so many bytes."""
+        """The pieces that are left, or the next of them with about `most_bytes`."""
         if most_bytes is None:
             return slice(self.piece, len(self.pieces))
         before = int(self._totals[self.piece - 1]) if self.piece else 0
@@ -66,7 +66,7 @@ class Feed:
         return slice(self.piece, max(until, self.piece + 1))
 
     def take(self) -> tuple[Direction, bytes, Place]:
-        """What is left of the next piece."""
+        """Take the rest of the next piece."""
         piece, end = self.pieces[self.piece], int(self.ends[self.piece])
         side = int(self.owners[self.piece])
         data = self.data[side][self.at[side] : end].tobytes()
@@ -75,9 +75,9 @@ class Feed:
 
 
 class Unfinished(NamedTuple):
-    """What a reader holds of a side: the frame that isn't complete yet."""
+    """The frame of a side that isn't complete yet, as a reader holds it."""
 
-    #: Where in the side's stream it begins, and what is here of it.
+    #: Where in the side's stream it begins, and its bytes that are here.
     at: int = 0
     pending: bytes = b""
 
@@ -88,13 +88,13 @@ class _Side(NamedTuple):
     begin: int
     received: int
     end: int
-    #: What to add to a position for one in the side's own stream, and for one in the feed.
+    #: Numbers to add to a position: to get the one in the side's own stream, and the one in the feed.
     to_stream: int
     to_feed: int
 
 
 class Positions(NamedTuple):
-    """Frames in arrival order: where each begins and ends in the data of both, what piece completes it, its side."""
+    """Frames in arrival order: where each begins and ends in the data of both, which piece completes it, its side."""
 
     #: uint32; pieces count from the first that was cut.
     begins: Array
@@ -104,15 +104,15 @@ class Positions(NamedTuple):
     sides: Array
 
 
-#: Of `data` from `begin` to `end`, which is of the side with this number: where frames begin and end (int64, one more
-#: than frames), and where the bytes end that show that no frame follows there; -1 = none do.
+#: Finds frames in `data` from `begin` to `end`, which is of the side with this number. Returns where frames begin and
+#: end (int64, one more than frames), and where the bytes end that show that no frame follows there; -1 = none do.
 Cut = Callable[[Array, int, int, int], tuple[Array, int]]
 
 
 class CutFrames:
     """The frames that the next pieces of a feed complete, in arrival order; in `data` one side stands behind the other.
 
-    `unfinished` is what the reader holds of each side; it is about `most_bytes` of the feed, all that is left without.
+    `unfinished` is what the reader holds of each side. About `most_bytes` of the feed are cut, or all that are left.
     Pieces are taken up to the one in which a side has bytes that begin no frame.
     """
 
@@ -133,14 +133,14 @@ class CutFrames:
             self._sides.append(_Side(begin, received, end, stream_at - begin, at - received))
             begin = end
         self.data = frozen(np.concatenate(parts))
-        #: What to add to a position in the data for one in the stream of its side, by side.
+        #: Number to add to a position in the data to get the one in the stream of its side, by side.
         self.shifts = np.array([side.to_stream for side in self._sides])
-        #: Where each piece ends in the data of both.
+        #: The end of each piece in the data of both.
         self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
         cuts = [cut(self.data, side.begin, side.end, number) for number, side in enumerate(self._sides)]
         self._bounds = [bounds for bounds, _ in cuts]
         lost = np.array([at for _, at in cuts], np.int64)
-        #: How many frames of each side were completed, and in which piece there is more to say than where frames end.
+        #: Number of completed frames of each side. `_stop` is the piece in which no frame follows, if there is one.
         self._taken = np.zeros(len(SIDES), np.int64)
         most = sum(map(len, self._bounds)) - len(SIDES)
         begins, stops, numbers = np.zeros((3, most), np.uint32)
@@ -154,7 +154,7 @@ class CutFrames:
 
     @property
     def is_lost(self) -> bool:
-        """In the next piece no frame follows, or one wasn't taken."""
+        """Whether no frame follows in the next piece, or one wasn't taken."""
         return self._stop < len(self._ends)
 
     def place_of(self, piece: int) -> Place:
@@ -162,7 +162,7 @@ class CutFrames:
         return self._feed.pieces[self._first + piece].place
 
     def where(self, row: int) -> tuple[Direction, Place, int, int]:
-        """Where a frame stands: its direction, the place that completes it, and its bytes in the stream."""
+        """The location of a frame: its direction, the place that completes it, and its bytes in the stream."""
         begin, end, piece, side = (int(column[row]) for column in self.positions)
         shift = self._sides[side].to_stream
         return SIDES[side], self.place_of(piece), begin + shift, end + shift
@@ -172,7 +172,7 @@ class CutFrames:
         return self.data[self.positions.begins[row] : self.positions.ends[row]].tobytes()
 
     def columns(self, rows: Array | slice) -> list[pa.Array]:
-        """Of some frames: direction, the number of the piece in the feed, and their bytes in the stream."""
+        """Columns of some frames: direction, the number of the piece in the feed, and their bytes in the stream."""
         begins, ends, pieces, sides = (column[rows] for column in self.positions)
         shifts = self.shifts[sides]
         return [
@@ -183,13 +183,13 @@ class CutFrames:
         ]
 
     def stop_before(self, row: int) -> None:
-        """This frame and all behind it aren't taken."""
+        """Take neither this frame nor any behind it."""
         sides = self.positions.sides[:row]
         self._stop = int(self.positions.pieces[row])
         self._taken = np.array([np.count_nonzero(sides == number) for number in range(len(SIDES))], np.int64)
 
     def leave_rest(self) -> list[Unfinished]:
-        """Give the feed back the pieces that weren't taken; of each side the frame that isn't complete."""
+        """Give the feed back the pieces that weren't taken; returns each side's frame that isn't complete."""
         rest = []
         for number, side in enumerate(self._sides):
             own = self._ends[: self._stop][self._owners[: self._stop] == number]
@@ -214,12 +214,12 @@ def in_order(
     sides: Array,
     taken: Array,
 ) -> int:
-    """Frames of both sides in the order of the pieces that complete them: the piece where a place is lost, if any.
+    """Order the frames of both sides by the pieces that complete them; returns the piece where a place is lost.
 
-    Each piece has the bytes of its side, 0 or 1 in `owners`, that follow, up to `ends`; `client` and `server` say where
-    frames begin and end, `lost` where the length ends that no frame has, -1 if there is none. Of each frame `begins`,
-    `stops`, `pieces` and `sides` take where it stands, `taken` how many of each side were passed; without a lost place
-    the number of pieces is returned, and all frames are.
+    Each piece has the next bytes of its side, 0 or 1 in `owners`, up to `ends`. `client` and `server` have where frames
+    begin and end. `lost` has where the length ends that no frame has; -1 = there is none. The function writes each
+    frame to `begins`, `stops`, `pieces` and `sides`, and the number of frames of each side to `taken`. Without a lost
+    place, it writes all frames and returns the number of pieces.
     """
     row = 0
     for piece in range(len(owners)):

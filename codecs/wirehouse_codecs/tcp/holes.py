@@ -1,4 +1,4 @@
-"""Gaps become holes: bytes that nobody waits for any more are passed over."""
+"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from wirehouse_codecs.tcp.events import Event, Hole, Unordered
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
 from wirehouse_codecs.tcp.waiting import Waiting
 
-#: So many holes are kept: bytes that come where one of them was reported are ignored, not repeated.
+#: Maximum number of holes that are kept: bytes that come where one was reported count as ignored, not as repeated.
 MOST_HOLES: Final = 64
 
 
 class Holes(Waiting):
-    """When a gap of a side is given up, and when its bytes no longer wait for the other side."""
+    """The holes of a side: when a gap is given up, and when bytes no longer wait for the other side."""
 
     __slots__ = ()
 
     def pass_acknowledged(self, place: Place) -> list[Event]:
-        """Nothing of it is captured: what the other side acknowledged is a hole at once.
+        """Report what the other side acknowledged as a hole at once, because nothing of this side is captured.
 
-        If that side has sent its FIN, the last byte may be one too.
+        If the other side has sent its FIN, the last byte may be a FIN too and is left out.
         """
         self._reach = max(self._reach, self._acknowledged - (self.peer.fin is not None))
         return self.tell_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:
-        """The stream begins with the first bytes that are here, once the other side has all that were sent before."""
+        """Begin the stream with the first bytes that are here, once the other side has all that were sent before."""
         if not self._opening or not self._waiting:
             return []
         before = self._sent_before(self._waiting[0].start)
@@ -41,7 +41,7 @@ class Holes(Waiting):
         return events
 
     def tell_due_holes(self, place: Place) -> list[Event]:
-        """Give up gaps that are old, but for what the receiver lacks too, and gaps behind which too much waits."""
+        """Give up gaps that are old, except what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
             known = self._before_answers(end)
@@ -52,7 +52,10 @@ class Holes(Waiting):
         return events
 
     def _before_answers(self, end: int) -> int:
-        """Of a gap up to `end`, what the other side's next bytes acknowledge: these come before the rest of it."""
+        """The position up to which the other side's next bytes acknowledge a gap that ends at `end`.
+
+        These bytes come before the rest of the gap. If no such bytes wait, the position is `end`.
+        """
         peer = self.peer
         if not peer.answers_wait:
             return end
@@ -60,7 +63,7 @@ class Holes(Waiting):
         return min(needed, end) if self.lacks(needed) else self.next_byte
 
     def _due_end(self, place: Place) -> int:
-        """Up to where the gap is given up now."""
+        """The position up to which the gap is given up now; 0 if it isn't."""
         if self._gap_since_ns is None:
             return 0
         if self._holds_too_much:
@@ -70,7 +73,7 @@ class Holes(Waiting):
         return min(self._gap_end, self._acknowledged) if self._acknowledged_since_gap else self._gap_end
 
     def answers_are_due(self, place: Place) -> bool:
-        """The next bytes have waited long for the other side, or too much waits behind them."""
+        """Whether the next bytes have waited long for the other side, or too much waits behind them."""
         waited_ns = place.arrived_at_ns - self._waiting[0].arrived_at_ns
         return waited_ns >= self.options.hole_wait_ns or self._holds_too_much
 
@@ -88,10 +91,10 @@ class Holes(Waiting):
             end = min(end, theirs.fin)
         seen = end <= theirs._reach
         events: list[Event] = []
-        # At the end what was acknowledged is missing in any case.
+        # At the end of the connection, acknowledged bytes are missing in any case.
         is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
         if seen or (end <= theirs._acknowledged and is_believed):
-            # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
+            # The last byte, which nobody will see any more, may have been a FIN if nothing behind it was acknowledged.
             end -= ending and not seen and end == theirs._acknowledged
             if not (ending or theirs.lacks(end)):
                 theirs._assumed_end = end
@@ -100,9 +103,9 @@ class Holes(Waiting):
         return events + self._release_answers(place)
 
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
-        """Both sides wait for each other: deliver the next bytes of that whose arrived later.
+        """Deliver next bytes where both sides wait for each other: those of the side whose bytes arrived later.
 
-        At the beginning that is the client: it opened the connection to ask.
+        At the beginning the client's come first: it opened the connection to ask.
         """
         first = max(self, theirs, key=_waits_since_ns)
         if not (self.next_byte or theirs.next_byte):
@@ -121,14 +124,15 @@ class Holes(Waiting):
         return events
 
     def _given_up(self, start: int, end: int) -> int:
-        """How many of these bytes lie where a hole was reported."""
+        """Number of these bytes that lie where a hole was reported."""
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
         """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
-        Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
+        A gap that is `known` up to `end` is passed over up to there: what lies behind is missing only now, and is a gap
+        of its own.
         """
         start, until = self.next_byte, end
         end = self._waiting[0].start if self._waiting else max(self._reach, end)
@@ -138,7 +142,7 @@ class Holes(Waiting):
             before = self._sent_before(end)
             self._leave_out(before)
             if before == end:
-                # Of the rest of the gap bytes may still come.
+                # Bytes of the rest of the gap may still come.
                 self._opening = bool(self._waiting) and self._waiting[0].start > self.next_byte
                 events: list[Event] = self._release(place)
                 self._time_gap(place)

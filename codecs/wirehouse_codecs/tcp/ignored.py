@@ -19,7 +19,7 @@ class Why(StrEnum):
     RESET = "a RST carried them"
 
 
-#: A bit for each.
+#: A bit for each reason.
 REASONS: Final = {why: 1 << at for at, why in enumerate(Why)}
 
 

@@ -13,5 +13,5 @@ IPV4: Final = 228
 IPV6: Final = 229
 LINUX_SLL2: Final = 276
 
-#: Raw IP; the last two are what systems of their own call it, and some programs write.
+#: Raw IP. The last two numbers are what some systems use for it internally, and some programs write.
 RAW_IP: Final = (RAW, 12, 14)

@@ -1,4 +1,9 @@
-"""Which byte a sequence number is, and what acknowledgments say of it: `reassembly` has the theory."""
+"""The numbering of a side's bytes: which byte of its stream a sequence number means.
+
+Where SYNs, acknowledgments and first bytes disagree, it chooses between two numberings. It keeps how far the other side
+acknowledged the bytes. It also keeps how much of the other side the sender had received when it sent them. The theory
+is in `reassembly`.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +22,19 @@ from wirehouse_codecs.tcp.sequence_numbers import (
 )
 from wirehouse_codecs.tcp.side_state import SideState
 
-#: So many changes of what a side had received are kept, and so many stretches that came late.
+#: Maximum number of entries that are kept of each: changes of what a side had received, late stretches, and stalls.
 MOST_RECEIPTS: Final = 4096
 
 
 class Numbering(SideState):
-    """The numbering of a side's bytes, what of them the other side has, and what of the other side it had."""
+    """The numbering of a side's bytes, how many of them the other side has, and how many of the other side's it had."""
 
     __slots__ = ()
 
     # Where they begin
 
     def begin(self, sequence: int) -> None:
-        """Number the bytes from that with `sequence` on, unless they are numbered by more than an assumption."""
+        """Give the first byte the number `sequence`, unless the bytes are numbered by more than an assumption."""
         if self.expected == UNKNOWN or (self.assumed and self._is_untouched):
             if self.assumed:
                 self._renumber(distance(sequence, self.expected))
@@ -38,18 +43,18 @@ class Numbering(SideState):
         self.assumed = False
 
     def begin_answered(self, acknowledgment: int) -> None:
-        """An answer to its SYN acknowledges so much."""
+        """Number the bytes by the acknowledgment of an answer to the side's SYN."""
         self.only_answered = self.only_answered or self.expected == UNKNOWN or (self.assumed and self._is_untouched)
         self.begin(acknowledgment)
 
     def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
-        """The first bytes that were captured have `sequence`.
+        """Number the bytes by the first ones that were captured: these have `sequence`.
 
-        Where the capture begins `in_middle`, bytes before them count if they are sent again, and they will be if the
-        other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
+        Where the capture begins `in_middle`, bytes before them count if they are sent again. They will be sent again if
+        the other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
         """
         if in_middle and self.expected == UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
-            # A byte less may have been a keep-alive.
+            # A difference of one byte may come from a keep-alive.
             self.begin(self._sent_from)
         if self.assumed and self._is_untouched:
             if in_middle:
@@ -61,9 +66,9 @@ class Numbering(SideState):
         self.begin(sequence)
 
     def begin_before(self, held: Sequence[tuple[int, int]], *, in_middle: bool) -> None:
-        """Of the first bytes that were captured some lie before the others.
+        """Number the bytes by `held`, the first ones that were captured: some may lie before the others.
 
-        Where the capture begins `in_middle`, those count that go on up to where the stream begins.
+        Where the capture begins `in_middle`, only those count that lead without a gap to where the stream begins.
         """
         if self.expected != UNKNOWN and not self.assumed:
             return
@@ -74,43 +79,43 @@ class Numbering(SideState):
                 lowest = start
         start = (first + lowest) & SEQUENCE_MASK
         if self.expected == UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
-            # As in `begin_with_bytes`.
+            # `begin_with_bytes` does the same.
             self.begin(self._sent_from)
         elif lowest < 0:
             self.may_lack_beginning = True
             self.begin(start)
 
     def begin_to_send(self, sequence: int) -> None:
-        """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
+        """Note the first captured packet, where the capture begins in the middle: bytes before it were sent earlier."""
         if self._sent_from == UNKNOWN:
             self._sent_from = sequence
 
     def begin_at_acknowledgment(self, acknowledgment: int) -> None:
-        """If nothing else numbers the bytes, the least that the other side acknowledged does."""
+        """Number the bytes by the lowest acknowledgment of the other side, if nothing else numbers them."""
         is_less = -WINDOW_BYTES < distance(acknowledgment, self.expected) < 0 and self._sent_from == UNKNOWN
         if self.expected == UNKNOWN or (is_less and self.assumed and self._is_untouched):
             self.begin(acknowledgment)
             self.assumed = True
 
     def follow(self) -> None:
-        """What was sent and acknowledged before the first byte that was captured is no part of the stream."""
+        """Leave out of the stream what was sent and acknowledged before the first byte that was captured."""
         if self.assumed and self._is_untouched:
             self._leave_out(min(self._acknowledged, self._sent_before(self._acknowledged)))
 
     def _sent_since_first(self, sequence: int) -> int:
-        """How many bytes before `sequence` were sent after its first packet that was captured; 0 if there is none."""
+        """Number of bytes before `sequence` that were sent since its first captured packet; 0 if there is no packet."""
         return 0 if self._sent_from == UNKNOWN else distance(sequence, self._sent_from)
 
     def _sent_before(self, most: int) -> int:
-        """How many of the first `most` bytes were sent before its first packet was captured; all if none was."""
+        """Number of the first `most` bytes that were sent before its first captured packet; all if there is none."""
         if self._sent_from == UNKNOWN:
             return most
         return min(max(distance(self._sent_from, self.expected), 0), most)
 
     def announce(self, sequence: int) -> None:
-        """A SYN says that the bytes begin at `sequence`. If another SYN differs and no byte came, both may hold.
+        """Number the bytes by a SYN: the first has `sequence`. If another SYN differs and no byte came, both may hold.
 
-        So may what the other side acknowledged, if it is none of the bytes that this SYN numbers.
+        The other side's acknowledgment may hold as well, if it is outside the bytes that this SYN numbers.
         """
         is_counted = self.assumed and self._is_untouched and self._acknowledged
         if is_counted and not 0 <= distance(self.expected, sequence) < WINDOW_BYTES:
@@ -119,19 +124,19 @@ class Numbering(SideState):
         self.begin(sequence)
         self.only_answered = False
         if self.has_begun and not self.may_lack_beginning:
-            # It is an old one, or a copy.
+            # The SYN is an old one, or a copy.
             return
         self.may_lack_beginning = sequence != (self.initial + 1) & SEQUENCE_MASK
         ahead = distance(self.expected, sequence)
         if not self.next_byte and self.has_begun and 0 < ahead < WINDOW_BYTES:
-            # What waits came before it, and was numbered by less.
+            # The waiting bytes came before the SYN, and were numbered by weaker evidence.
             self._leave_out(-ahead)
             self.initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self.expected:
             self._other, self._other_assumed = sequence, False
 
     def _leave_out(self, size: int) -> None:
-        """The first `size` bytes were sent before the capture began: those behind them are the first."""
+        """Begin the stream `size` bytes further on (earlier, if negative): bytes before that are no part of it."""
         self._opening = False
         self.expected = (self.expected + size) & SEQUENCE_MASK
         self._renumber(size)
@@ -142,20 +147,20 @@ class Numbering(SideState):
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
 
     def _renumber(self, ahead: int) -> None:
-        """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
+        """Make the byte at `ahead` position 0. If it is too far to be credible, forget what was acknowledged."""
         is_near = abs(ahead) < WINDOW_BYTES
         for name in ("_acknowledged", "_claimed", "_confirmed", "_sent"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         peer = self.peer
         if peer._receipts[-1][1]:
-            # Of what was delivered nobody may have asked yet.
+            # Nobody may have asked yet about the bytes that were delivered.
             peer._receipts.append((peer.next_byte, max(peer._receipts[-1][1] - ahead, 0) if is_near else 0))
         peer.noted_acknowledgment = UNKNOWN
 
     def select_numbering(self, sequence: int) -> bool:
-        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible.
+        """Choose between two numberings: the one nearer to `sequence` holds, if that is credible.
 
-        True if it isn't the one that held until now.
+        `sequence` is a number of the side's bytes, or an acknowledgment of them. Returns whether the numbering changed.
         """
         if self._other == UNKNOWN:
             return False
@@ -164,29 +169,35 @@ class Numbering(SideState):
             return False
         is_other = nearer != self.expected
         if is_other:
-            # What was acknowledged of the other numbers says nothing.
+            # Acknowledgments of the other numbering mean nothing now.
             self._renumber(WINDOW_BYTES)
             self.assumed = self.may_lack_beginning = self._other_assumed
         self.expected, self.initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, UNKNOWN
         return is_other
 
     def select_by_own(self, sequence: int) -> bool:
-        """As `select_numbering`. Bytes number a stream, too, if the next segment goes on behind them."""
+        """Choose between two numberings by a number of the side's own bytes: see `select_numbering`.
+
+        If `sequence` goes on where the last stray ended, it is one of the two.
+        """
         if self._is_untouched and sequence == self._stray:
             self._other, self._other_assumed = sequence, True
         return self.select_numbering(sequence)
 
     def began_after(self, sequence: int) -> bool:
-        """`sequence` is the initial sequence number."""
+        """Whether `sequence` is the initial sequence number."""
         return self.initial == sequence & SEQUENCE_MASK
 
     def may_have_begun_at(self, sequence: int, *, within: int = WINDOW_BYTES) -> bool:
-        """Its bytes are numbered from `sequence`, or from a little behind it; or its first packet stands there."""
+        """Whether its bytes are numbered from `sequence`, or from less than `within` bytes behind it.
+
+        While its bytes aren't numbered, its first captured packet counts, if the capture begins in the middle.
+        """
         first = self._sent_from if self.expected == UNKNOWN else self.expected - self.next_byte
         return first != UNKNOWN and 0 <= distance(first, sequence) < within
 
     def is_answered_by(self, acknowledgment: int, *, may_have_data: bool = True) -> bool:
-        """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
+        """Whether a SYN with this acknowledgment answers its own SYN, whose data it may have taken too (RFC 7413)."""
         taken = (acknowledgment - self.initial) & SEQUENCE_MASK
         most = max(self._reach, self.next_byte) * may_have_data + 1
         return self.initial != UNKNOWN and 0 < taken <= most
@@ -194,37 +205,40 @@ class Numbering(SideState):
     # Where they stand
 
     def position(self, sequence: int) -> int | None:
-        """Position in the stream of the byte with this sequence number, near what is expected; None before any is."""
+        """Position in the stream of the byte with this sequence number; None while no byte is numbered.
+
+        Of all bytes with this number, the one nearest to the expected byte is meant.
+        """
         return None if self.expected == UNKNOWN else self.next_byte + distance(sequence, self.expected)
 
     def is_credible(self, sequence: int) -> bool:
-        """`sequence` is near what is expected, or nothing is known to be."""
+        """Whether `sequence` is near the expected number; true as well while that is unknown or assumed."""
         return self.expected == UNKNOWN or self.assumed or self.is_near(sequence)
 
     def may_be_credible(self, sequence: int) -> bool:
-        """`sequence` is credible by one of the numberings that its bytes may have."""
+        """Whether `sequence` is credible by one of the numberings that its bytes may have."""
         is_by_other = self._other != UNKNOWN and abs(distance(sequence, self._other)) < WINDOW_BYTES
         return is_by_other or self.is_credible(sequence)
 
     def goes_on_from_stray(self, sequence: int) -> bool:
-        """`sequence` stands where the last segment ended whose number wasn't credible."""
+        """Whether `sequence` is where the last stray ended, a segment whose number wasn't credible."""
         return sequence == self._stray
 
     def is_near(self, sequence: int) -> bool:
-        """`sequence` is near what is expected."""
+        """Whether `sequence` is near the expected number."""
         return abs(distance(sequence, self.expected)) < WINDOW_BYTES
 
     @property
     def sent(self) -> int:
-        """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
+        """The sequence number after the last byte that it is known to have sent; -1 while none is numbered."""
         if self.expected == UNKNOWN:
             return UNKNOWN
         return (self.expected + max(self._reach, self._acknowledged, self.next_byte) - self.next_byte) & SEQUENCE_MASK
 
     def may_end_at(self, sequence: int) -> bool:
-        """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
+        """Whether a RST with `sequence` is where the stream stands: at its next byte, behind all, or behind its FIN.
 
-        Where nothing was captured that says where that is, none does.
+        While its bytes aren't numbered, only its first captured packet counts, if the capture begins in the middle.
         """
         if self.expected == UNKNOWN:
             return self._sent_from == sequence
@@ -235,37 +249,37 @@ class Numbering(SideState):
         return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self.fin is not None))
 
     def lacks_before(self, sequence: int) -> bool:
-        """Bytes before `sequence`, which is near, are neither delivered nor waiting."""
+        """Whether bytes before `sequence` are neither delivered nor waiting; false if `sequence` isn't near."""
         if self.expected == UNKNOWN or not self.is_near(sequence):
             return False
         return self._here_end < self.next_byte + distance(sequence, self.expected)
 
     @property
     def _here_end(self) -> int:
-        """The position behind the bytes that are there without a gap; some may wait for the other side only."""
+        """The position behind the bytes that are here without a gap; some of them may wait for the other side."""
         end = self.next_byte
         for piece in self._waiting:
             if piece.start == end:
                 end = piece.end
         return end
 
-    # What was acknowledged of them
+    # Acknowledgments of them
 
     @property
     def fin_is_refuted(self) -> bool:
-        """The other side acknowledged more than its bytes before the FIN and the FIN itself."""
+        """Whether the other side acknowledged more than its bytes before the FIN and the FIN itself."""
         return self.fin is not None and self._acknowledged > self.fin + 1
 
     def has_acknowledged(self, sequence: int) -> bool:
-        """The other side has more of it than the bytes before `sequence` and a FIN."""
+        """Whether the other side has more of it than the bytes before `sequence`, which is near, and a FIN."""
         if self.expected == UNKNOWN or not self.is_near(sequence):
             return False
         return self.next_byte + distance(sequence, self.expected) < self._acknowledged - 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        """Note that the other side has all before `acknowledgment`. It numbers the bytes if nothing else does."""
         if self.expected == UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
-            # As in `begin_with_bytes`.
+            # `begin_with_bytes` does the same.
             self.begin(self._sent_from)
         if self.expected == UNKNOWN:
             self.begin_at_acknowledgment(acknowledgment)
@@ -295,13 +309,13 @@ class Numbering(SideState):
         self._acknowledged = max(self._acknowledged, believed)
 
     def note_sent(self, sequence: int) -> None:
-        """A segment without bytes has `sequence`: its sender had sent all bytes before it, captured or not."""
+        """Note a segment without bytes: its sender had sent all bytes before `sequence`, captured or not."""
         at = self.position(sequence)
         if at is not None and at <= max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
             self._sent = max(self._sent, at)
 
     def note_reset(self, sequence: int) -> None:
-        """A RST is believed: its side had sent all before `sequence`. The last byte may have been a FIN."""
+        """Note a RST that is believed: its side had sent all before `sequence`. The last byte may have been a FIN."""
         if self.fin is not None or UNKNOWN in (self.expected, sequence) or not self.is_near(sequence):
             return
         if self.assumed and self._is_untouched:
@@ -310,9 +324,9 @@ class Numbering(SideState):
         self._reach = max(self._reach, self.next_byte + distance(sequence, self.expected) - 1)
 
     def needs(self, acknowledgment: int) -> Needs | None:
-        """What data of the other side with this acknowledgment wait for; None if nobody sends it.
+        """The bytes that the other side's data with this acknowledgment waits for; None if nobody sends such a number.
 
-        It is far from what is expected, or stands before the first byte, which is known.
+        Nobody sends a number that is far from the expected one, or that is before the first byte if that is known.
         """
         at = self.position(acknowledgment)
         is_before = at is not None and at < 0 and not (self.assumed or self.may_lack_beginning)
@@ -327,74 +341,75 @@ class Numbering(SideState):
         return self.next_byte + ahead if abs(ahead) < WINDOW_BYTES else 0
 
     def received(self, acknowledgment: int) -> int:
-        """How many of its bytes the other side had received that acknowledges this; -1 if it isn't credible."""
+        """Number of its bytes that the other side had received when it acknowledged this; -1 if that isn't credible."""
         at = self.position(acknowledgment)
         return UNKNOWN if at is None or at > max(self._reach, self.next_byte, self._acknowledged) + 1 else at
 
     # What their sender had received of the other side
 
     def peer_received(self, byte_end: int) -> int:
-        """So many bytes of the other side its host had received when it sent the byte before `byte_end`.
+        """Maximum number of the other side's bytes that its host had received when it sent the byte before `byte_end`.
 
-        At most, unless the byte `is_late`: then it may have received more.
-
-        The application may have read fewer, and may have written its own bytes earlier. 0 if nothing is known. Answers
-        for bytes since the last `forget_received`.
+        If the byte `is_late`, the host may have received more. The application may have read fewer, and may have
+        written its own bytes earlier. 0 if nothing is known. Only for bytes since the last `forget_received`.
         """
         at = bisect_left(self._receipts, (byte_end,)) - 1
         return 0 if at < 0 else self._receipts[at][1]
 
     def is_late(self, byte_end: int) -> bool:
-        """Nobody knows when the byte before `byte_end` was sent first: it came late, or one before it did."""
+        """Whether nobody knows when the byte before `byte_end` was first sent: it came late, or one before it did."""
         return is_within(self._late, byte_end)
 
     @property
     def late(self) -> Sequence[tuple[int, int]]:
-        """Where the bytes stand that are late, since the last `forget_received`."""
+        """The ranges of late bytes since the last `forget_received`."""
         return self._late
 
     def note_stall(self, *, is_full: bool) -> None:
-        """What follows may have waited: the other host takes no more (`is_full`), or bytes came again."""
+        """Note that the next bytes may have waited: the other host takes no more (`is_full`), or bytes came again."""
         if (self.next_byte, is_full) not in self._stalls[-2:]:
             self._stalls.append((self.next_byte, is_full))
 
     def note_full(self, theirs: Numbering) -> None:
-        """Its host takes no more of the other side's bytes. One that never had a window doesn't mean it."""
+        """Note that its host takes no more of the other side's bytes. A host that never had a window doesn't count."""
         self.zero_windows += 1
         if self.zero_windows < self.packets:
             theirs.note_stall(is_full=True)
 
     def has_stalled(self, byte_start: int, *, is_full: bool) -> bool:
-        """The bytes from `byte_start` on may have waited for a window, or for bytes that came again. See `is_late`."""
+        """Whether the bytes from `byte_start` on may have waited: for a window (`is_full`), or for repeated bytes.
+
+        See `is_late`.
+        """
         stall = (byte_start, is_full)
         at = bisect_left(self._stalls, stall)
         return self._stalls[at : at + 1] == [stall]
 
     def note_received(self, start: int, received: int) -> None:
-        """The bytes from `start` on were sent after `received` bytes of the other side came in."""
+        """Note that the bytes from `start` on were sent after `received` bytes of the other side came in."""
         if received > self._receipts[-1][1]:
             self._receipts.append((start, received))
 
     def note_acknowledged(self, start: int, acknowledgment: int, theirs: Numbering) -> None:
-        """The bytes from `start` on acknowledge what was delivered of the other side, or less."""
+        """Note that the bytes from `start` on acknowledge what was delivered of the other side, or less."""
         self.noted_acknowledgment = acknowledgment
         behind = (theirs.expected - acknowledgment) & SEQUENCE_MASK
         if theirs.next_byte - behind > self._receipts[-1][1]:
             self._receipts.append((start, theirs.next_byte - behind))
 
     def forget_received(self, byte_end: int) -> None:
-        """Nobody asks what was known when the bytes before `byte_end` were sent, only of those behind.
+        """Drop what was known when the bytes before `byte_end` were sent: nobody asks for it any more.
 
-        Of these too no more than MOST_RECEIPTS are kept: a message may never end.
+        At most MOST_RECEIPTS entries are kept for the bytes behind: a message may never end.
         """
         for kept in (self._receipts, self._late, self._stalls):
             del kept[: max(bisect_left(kept, (byte_end,)) - 1, len(kept) - MOST_RECEIPTS, 0)]
 
     def knew_end_of(self, theirs: Numbering) -> bool:
-        """Its FIN acknowledges the other side's."""
+        """Whether its FIN acknowledges the other side's."""
         known = self.fin_acknowledges != UNKNOWN and theirs.fin is not None
         return known and theirs.position(self.fin_acknowledges - 1) == theirs.fin
 
     def received_at_end(self, theirs: Numbering) -> int | None:
-        """How many bytes of the other side its host had received when it sent its FIN, at most; None: nobody knows."""
+        """Maximum number of the other side's bytes that its host had when it sent its FIN; None: nobody knows."""
         return None if self.fin_acknowledges == UNKNOWN else theirs.position(self.fin_acknowledges)

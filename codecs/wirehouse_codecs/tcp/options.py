@@ -11,7 +11,8 @@ from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.core.option_tables import NS_PER_S, Read, plain, read_options, seconds, whole
 
 MOST_IDLE_S: Final = 7 * 86_400
-#: What waits is carried from window to window, of both directions.
+#: Limits of `max_waiting_bytes` and `max_waiting_segments`: what waits of both directions is carried from window to
+#: window.
 MOST_WAITING_BYTES: Final = 4 << 20
 MOST_WAITING_SEGMENTS: Final = 65_536
 
@@ -26,10 +27,10 @@ class TcpOptions:
         "max_waiting_bytes": whole(MOST_WAITING_BYTES),
         "max_waiting_segments": whole(MOST_WAITING_SEGMENTS),
     }
-    #: A connection that is silent for so long has ended.
+    #: A connection that is silent for this long has ended.
     idle_ns: int = 2 * 3600 * NS_PER_S
     hole_wait_ns: int = 10 * NS_PER_S
-    #: What waits behind a gap or for the other side, per direction.
+    #: Limits of what waits behind a gap or for the other side, per direction.
     max_waiting_bytes: int = 1 << 20
     max_waiting_segments: int = 4096
 

@@ -1,6 +1,6 @@
 """The fast path of `packets.read_packet`: all packets of a batch in one loop of machine code.
 
-Both stand under the same tests; what a packet means is documented there.
+The same tests check both paths. What a packet means is documented in `packets`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cut_or_bad(needed: int, ip_end: int) -> int:
 
 @compiled
 def ip_by_ethertype(data: Array, ethertype: int, at: int, end: int) -> tuple[int, int, int]:
-    """Pass over VLAN tags: what find_ip gives."""
+    """Pass over VLAN tags; returns what `find_ip` returns."""
     while ethertype in VLAN_TAGS:
         if at + 4 > end:
             return TRUNCATED, 0, at
@@ -69,7 +69,7 @@ def ip_by_ethertype(data: Array, ethertype: int, at: int, end: int) -> tuple[int
 
 @compiled
 def ip_by_family(data: Array, at: int, end: int, network_order: bool) -> tuple[int, int, int]:
-    """Read the address family of BSD loopback, in network order or that of any host: what find_ip gives."""
+    """Read the address family of BSD loopback, in network order or any host's; returns what `find_ip` returns."""
     if at + 4 > end:
         return TRUNCATED, 0, at
     family = long_at(data, at)
@@ -154,7 +154,7 @@ def tcp_in_ipv6(data: Array, at: int, end: int) -> tuple[int, int, int]:
 
 @compiled
 def read_one(data: Array, at: int, end: int, link_type: int, row: int, numbers: Array, ends: Array, out: Any) -> int:
-    """Read the packet from `at` to `end` into `row`; why it is no segment."""
+    """Read the packet from `at` to `end` into `row`; returns why it is no segment, or SEGMENT."""
     skip, version, ip = find_ip(data, at, end, link_type)
     if skip != SEGMENT:
         return skip

@@ -80,11 +80,11 @@ class Segment(NamedTuple):
     acknowledgment: int | None = None
     #: FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE from the lowest bit on.
     flags: int | None = None
-    #: As sent, before scaling.
+    #: The window field as sent, before scaling.
     window: int | None = None
-    #: What was captured of the payload.
+    #: The captured part of the payload.
     payload: bytes | None = None
-    #: Bytes of payload that were sent, by the length of the IP packet.
+    #: Number of payload bytes that were sent, by the length of the IP packet.
     payload_bytes: int | None = None
     #: Why this is no TCP segment that can be read, one of SKIPS.
     skip: str | None = None
@@ -151,7 +151,7 @@ def _columns(numbers: Array, ends: Array, out: tuple[Array, ...], skips: Array) 
 
 
 def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
-    """How many packets of `batch` (PACKET_SCHEMA) the snap length cut, and the most bytes that one of these has.
+    """Number of packets of `batch` (PACKET_SCHEMA) that the snap length cut, and the size of the largest of these.
 
     A packet of which only the frame check sequence is missing is whole: cards often keep it to themselves.
     """
@@ -171,7 +171,7 @@ class Skipped(Exception):
 
 
 def read_packet(link_type: int, data: bytes) -> Segment:
-    """The segment of one packet, or the row that says why it has none."""
+    """The segment of one packet, or the row with the reason why it has none."""
     try:
         version, packet = _ip_packet(link_type, data)
         return _read_ipv4(packet) if version == 4 else _read_ipv6(packet)

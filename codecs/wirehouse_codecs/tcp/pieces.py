@@ -8,20 +8,20 @@ from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN, distance
 
 
 class Needs(NamedTuple):
-    """What bytes wait for: those of the other side that they acknowledge."""
+    """The bytes of the other side that bytes wait for, because they acknowledge them."""
 
-    #: As sent, because the other side may be numbered later; -1 if there is nothing to wait for.
+    #: The acknowledgment as sent, because the other side may be numbered later; -1 if there is nothing to wait for.
     acknowledgment: int = UNKNOWN
-    #: How many bytes of the other side had been seen when the acknowledgment arrived.
+    #: Number of bytes of the other side that had been seen when the acknowledgment arrived.
     seen_bytes: int = 0
 
     def is_more(self, other: Needs) -> bool:
-        """Both acknowledge something, and it waits for more than `other`."""
+        """Whether both acknowledge something, and this waits for more than `other`."""
         known, least = self.acknowledgment, other.acknowledgment
         return UNKNOWN not in (known, least) and distance(known, least) > 0
 
     def at_most(self, behind: Needs) -> Needs:
-        """No more than what bytes `behind` these wait for."""
+        """These needs, or those of the bytes `behind` if those wait for less."""
         return behind if self.is_more(behind) else self
 
 
@@ -33,6 +33,6 @@ class Piece(NamedTuple):
     data: bytes
     arrived_at_ns: int
     needs: Needs = Needs()
-    #: The least that their sender had received of the other side, if its own acknowledgment says how much that was; -1
+    #: The least that their sender had received of the other side, if its own acknowledgment shows how much that was; -1
     #: if it doesn't.
     received: int = UNKNOWN

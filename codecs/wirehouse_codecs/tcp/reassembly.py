@@ -8,15 +8,15 @@ the flow was cut into snapshots.
 How a passive reader can know
 -----------------------------
 
-Two hosts talk, and an observer writes down the packets that pass. Reassembly reads what the observer wrote. It can't
+Two hosts exchange packets, and an observer records those that pass. Reassembly reads this record. It can't
 ask for a packet again, as a receiver does. Packets are missing, come twice, come in another order, or come from two
 observers with two clocks. The order of arrival alone doesn't distinguish a late packet from a lost one.
 
-But each segment says more than its bytes. Its **sequence number** says where its sender's stream stands. Its
+But each segment has more than its bytes. Its **sequence number** says where its sender's stream stands. Its
 **acknowledgment** says that its sender's host has all bytes of the other side before this number. So each host
 testifies what the other one sent. Three conclusions carry everything below:
 
-- What a receiver acknowledged was sent. If the capture lacks it, it is missing, not unsaid.
+- What a receiver acknowledged was sent. If the capture lacks it, the capture is what lost it.
 - What a receiver did not acknowledge will be sent again. So it is worth waiting for.
 - What a host acknowledges after an event, it received after it. So it was alive.
 
@@ -35,7 +35,7 @@ comes after these bytes, or after the hole in their place, whatever the order of
 
 **RST.** A RST ends a connection, but anyone can send one. A host accepts it only at the exact number that it expects. A
 passive reader knows that number only if it has seen all before it. So a RST that stands elsewhere waits: whether its
-alleged sender goes on talking says what it was.
+alleged sender goes on sending decides what it was.
 
 **Beginning in the middle.** A capture may begin after its connections. Then no SYN was captured, and the first bytes
 may be new ones or a retransmission. So they are held until the other host acknowledges: where it waits, the stream
@@ -59,7 +59,7 @@ Numbering
   of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
   alone ends this wait, without another segment.
 - What waits keeps the acknowledgment that it came with, and its position is computed when it is needed: the other side
-  may be numbered later, or otherwise. Of what was delivered the positions are kept, and numbered again with that side.
+  may be numbered later, or otherwise. For delivered bytes the positions are kept, and numbered again with that side.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
   `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
@@ -81,11 +81,11 @@ Gaps and holes
   taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
   acknowledged: what it doesn't acknowledge it lacks too.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. Nor is it of a side that was not captured, once the other one has sent its
-  FIN. In any other hole that is reported earlier it is: one byte of a hole of its own for each lost packet would be
-  worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. Nor is it counted for a side that was not captured, once the other one has
+  sent its FIN. In any other hole that is reported earlier it is counted: one byte of a hole of its own for each lost
+  packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
-  says as much or more, and for no more than the smaller.
+  acknowledges as much or more, and for no more than the smaller.
 
 The order of the two directions
 -------------------------------
@@ -96,18 +96,18 @@ The order of the two directions
   come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
   believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
-  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Of a side
-  that was not captured, nobody waits for it.
+  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Nobody
+  waits for it if its side was not captured.
 - Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
   the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
   are waited for.
-- A host's acknowledgments rise, and a retransmission says more than the first copy did. So bytes that fill a gap wait
-  for no more than those behind it. Of bytes that arrived in order, one acknowledgment that is less than those before it
-  is garbled or late, and releases nothing. Where the next two are both less than one, that one waits for no more than
-  the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which byte
-  is the first: then the bytes wait for what those before them wait for.
+- A host's acknowledgments rise, and a retransmission acknowledges more than the first copy did. So bytes that fill a
+  gap wait for no more than those behind it. If bytes arrive in order, one acknowledgment that is less than those before
+  it is garbled or late, and releases nothing. Where the next two are both less than one, that one waits for no more
+  than the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which
+  byte is the first: then the bytes wait for what those before them wait for.
 - Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
-  `Unordered` says that nobody knows.
+  `Unordered` reports that nobody knows the order.
 
 What a sender knew
 ------------------
@@ -117,7 +117,7 @@ What a sender knew
 - Bytes are late if they waited for their place in the stream, or if nobody knows when they were sent first: they fill
   a gap, they were acknowledged before they were captured, or a segment without bytes stood behind them (its sequence
   number says that its side had sent everything before it). The latter have the number of the bytes before them, because
-  a retransmission says more than the first sending.
+  a retransmission acknowledges more than the first sending.
 
 Copies
 ------
@@ -143,7 +143,7 @@ The end
   of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
   no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
   packet of that side, and it numbers no bytes.
-- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, but for the last byte: it
+- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
   may have been a FIN.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
@@ -158,16 +158,15 @@ The end
   Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
   be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
   a gap. A known copy stays.
-- What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
-  claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
+- What is ignored is counted at once. `Side.take_ignored` returns why and where it begins: for bytes that a SYN may
+  still claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 
 Where the code is
 -----------------
 
 `Flow` and the steps of a segment are here. A `connection` has two sides, and keeps segments that may belong to the next
-one (`apart` says what became of them). Each `side` is built from its state
-(`side_state`), the numbers of its bytes (`numbering`), what waits of it (`waiting`), and its gaps (`holes`). `resets`
-judges RSTs. `events` says what comes out.
+one (`apart` has what became of them). Each `side` is built from its state (`side_state`), the numbers of its bytes
+(`numbering`), its waiting bytes (`waiting`), and its gaps (`holes`). `resets` judges RSTs. `events` has what comes out.
 """
 
 from __future__ import annotations
@@ -223,8 +222,8 @@ CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=22)
 class Flow:
     """The connections of a pair of ports, one after the other. `receive` segments in arrival order.
 
-    Raises StateVersionError if `snapshot` was written by another version. Who needs the last state of a connection that
-    is left for another looks at `connection` before `receive` and `expire`.
+    Raises StateVersionError if `snapshot` was written by another version. A caller that needs the last state of a
+    connection before another one replaces it reads `connection` before `receive` and `expire`.
     """
 
     def __init__(
@@ -240,10 +239,10 @@ class Flow:
             self.connection = Connection.restored(CODEC.read(snapshot), options)
 
     def receive(self, segment: TcpSegment) -> list[Event]:
-        """Take the next segment; what it brought about.
+        """Take the next segment; returns the events that it causes.
 
-        A segment in order of a connection without anything unusual takes a short way, which a test compares with the
-        general one.
+        A segment in order of a connection without anything unusual takes a shortcut, which a test compares with the
+        general path.
         """
         place, direction, sequence, acknowledgment, flags, window, payload, payload_bytes = segment
         connection = self.connection
@@ -283,7 +282,7 @@ class Flow:
 
     @property
     def ends_ns(self) -> int | None:
-        """When silence alone does something to the connection; None = there is no connection."""
+        """The time at which silence alone changes the connection; None = there is no connection."""
         connection = self.connection
         if connection is None:
             return None
@@ -421,12 +420,12 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
 
 
 def _is_reset(connection: Connection) -> bool:
-    """A RST stands where its sender's stream does, and waits for nothing more."""
+    """Whether a RST is where its sender's stream stands, and waits for nothing more."""
     return connection.reset is not None and connection.reset.is_in_place and not lacks_bytes(connection)
 
 
 def _drop_refuted_fins(connection: Connection, place: Place) -> list[Event]:
-    """A host acknowledges bytes behind the other side's FIN, and some were captured: it is none, and they count."""
+    """Drop a FIN if the other side acknowledges bytes behind it, and some were captured: then these bytes count."""
     events: list[Event] = []
     client, server = connection.client, connection.server
     if connection.closed is not None or (client.fin is None and server.fin is None):
@@ -443,7 +442,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side numbers its bytes, if nothing has numbered them."""
     ours, theirs = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    # What the other side sent first may acknowledge less, and come late.
+    # The first bytes of the other side may acknowledge less, and come late.
     goes_on = bool(connection.held) and connection.held[0].direction is ours.direction
     is_early = connection.has_syn and ours.assumed and not ours.has_begun and (theirs.lacks_beginning or goes_on)
     if (ours.expected != UNKNOWN and not is_early) or segment.flags & SYN or not has_bytes:
@@ -472,12 +471,12 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
         if flags & SYN:
             connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK)
         elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
-            # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
+            # The held bytes answer bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
         lacks_beginning = not ours.next_byte and ours.lacks_before(segment.sequence)
         if connection.has_syn and lacks_beginning and not connection.holds_enough:
-            # What its side sent before may acknowledge less, and come late.
+            # Earlier bytes of its side may acknowledge less, and come late.
             return _take(connection, segment)
     elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
@@ -485,7 +484,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
 
 
 def _release_held(connection: Connection) -> list[Event]:
-    """Take the segments that were held, as they came."""
+    """Take the segments that were held, in order of arrival."""
     events: list[Event] = []
     held, connection.held = connection.held, []
     if held:
@@ -539,7 +538,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         if needs is not None:
             # Bytes may have come before, without an acknowledgment of their own in the capture.
             received = int(bool(size) and is_numbered_by_this)
-    # Forged or not: what a RST acknowledges, or stands behind, may have been sent before it.
+    # Bytes that a RST acknowledges, or that are before it, may have been sent before it, even if it is forged.
     was_sent = connection.reset is not None and connection.reset.is_after(ours.direction, sequence)
     received = UNKNOWN if was_sent else received
     had_end = ours.fin is not None
@@ -550,7 +549,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
 
 
 def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:
-    """What the acknowledgment of our segment says of the other side's bytes."""
+    """Take the acknowledgment of our segment: it is about the other side's bytes."""
     place, acknowledgment = segment.place, segment.acknowledgment
     events: list[Event] = []
     is_other = theirs.select_numbering(acknowledgment)
@@ -600,7 +599,7 @@ def _advance(connection: Connection, place: Place, *, ending: bool = False) -> l
 
 
 def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[Event]:
-    """What comes next where sides wait for each other."""
+    """The next events where sides wait for each other."""
     if client.answers_wait and server.answers_wait:
         return client.answers_before(server, place)
     for ours, theirs in ((client, server), (server, client)):
@@ -610,7 +609,7 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:
-    """Who sent the first FIN, if only the other one's acknowledges it; else, who sent the RST."""
+    """The side that closed it: the sender of the RST, or of the only FIN that the other side's FIN acknowledges."""
     client, server = connection.client, connection.server
     if how == "reset" and connection.reset is not None:
         ours, theirs = connection.sides(connection.reset.direction)

@@ -19,30 +19,31 @@ if TYPE_CHECKING:
 class Reset(NamedTuple):
     """A RST of `direction` that waits.
 
-    If it isn't where its sender's stream stands, time, or its sender, says what it was. If it is, it waits only for
+    If it isn't where its sender's stream stands, time or later segments decide what it was. If it is, it waits only for
     bytes of its side before it, and for those that its side had acknowledged.
     """
 
     direction: Direction
     place: Place
-    #: Its own, if it has one.
+    #: Its own acknowledgment, if it has one.
     acknowledgment: int | None
-    #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
+    #: The sequence number after all that the other side had sent.
     sent: int
-    #: Likewise after all of its alleged sender, or where the RST stands if that is further.
+    #: The sequence number after all that its alleged sender had sent, or its own if that is further.
     own: int
+    #: The first acknowledgment that its alleged sender sent later.
     acknowledged: int = UNKNOWN
     is_in_place: bool = False
-    #: When its alleged sender sent something since.
+    #: When its alleged sender last sent something since; 0 if it didn't.
     alive_ns: int = 0
 
     @property
     def silent_since(self) -> Place:
-        """Its place, from when on its alleged sender is silent."""
+        """Its place, with the time from which on its alleged sender is silent."""
         return replace(self.place, arrived_at_ns=max(self.place.arrived_at_ns, self.alive_ns))
 
     def is_after(self, direction: Direction, sequence: int) -> bool:
-        """It says that `direction` had sent the byte `sequence`: it acknowledges the byte, or stands behind it."""
+        """Whether it shows that `direction` had sent the byte `sequence`: it acknowledges the byte, or is behind it."""
         end = self.own if direction is self.direction else self.acknowledgment
         return end not in (None, UNKNOWN) and 0 < distance(end, sequence) < WINDOW_BYTES
 
@@ -69,14 +70,15 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
     is_in_place = ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal
     sent = connection.sent_by(theirs)
     if acknowledgment is not None and sent != UNKNOWN and 0 < distance(acknowledgment, sent) < WINDOW_BYTES:
-        # What it acknowledges itself was sent before it, though it may be captured later.
+        # The bytes that the RST acknowledges were sent before it, though they may be captured later.
         sent = acknowledgment
     reset = Reset(segment.direction, segment.place, acknowledgment, sent, own, is_in_place=is_in_place)
     if is_in_place:
         waiting = connection.reset
         if waiting is None or not waiting.is_in_place:
             if waiting is not None:
-                # Nothing refutes it any more. Who is dead answers by RSTs that stand where the other side acknowledged.
+                # Nothing refutes it any more. A host without the connection answers with RSTs whose number is what the
+                # other side acknowledged.
                 connection.sides(waiting.direction)[0].note_reset(waiting.own)
             connection.reset = reset
         return []
@@ -86,13 +88,13 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
     if waiting is None:
         connection.reset = reset
     elif reset != waiting._replace(place=reset.place):
-        # No copy of the one that waits. Only the first is followed.
+        # It is no copy of the RST that waits. Only the first is followed.
         ours.strays += 1
     return []
 
 
 def lacks_bytes(connection: Connection) -> bool:
-    """Bytes may still come that its sender had sent before the RST, or had received."""
+    """Whether bytes may still come that its sender had sent before the RST, or had received."""
     reset = connection.reset
     assert reset is not None
     ours, theirs = connection.sides(reset.direction)
@@ -100,7 +102,7 @@ def lacks_bytes(connection: Connection) -> bool:
         return True
     age_ns = reset.place.arrived_at_ns - connection.first.arrived_at_ns
     if not theirs.packets and age_ns >= theirs.options.hole_wait_ns:
-        # It was not captured at all.
+        # The other side was not captured at all.
         return False
     end, known = theirs.acknowledged_bytes, reset.acknowledgment
     if known is not None and theirs.is_credible(known):
@@ -109,11 +111,11 @@ def lacks_bytes(connection: Connection) -> bool:
 
 
 def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
-    """What `segment` says of a RST that waits.
+    """Check a waiting RST against `segment`: does it show that the alleged sender didn't send the RST?
 
-    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. What else its alleged sender
-    sends may have been captured late. If that one was not captured, a connection that still goes on after the wait
-    wasn't reset.
+    A host that acknowledges new data didn't send it, nor did a host whose new data is acknowledged. Other segments of
+    its alleged sender may have been captured late. If that sender was not captured, a connection that still goes on
+    after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags
     if flags & (SYN | RST) or reset.is_in_place:
@@ -123,7 +125,7 @@ def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> l
     goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
     if flags & ACK and not goes_on and (theirs if is_sender else ours).may_be_credible(acknowledgment):
         known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != UNKNOWN]
-        # Who asked to open the connection acknowledges nothing before it is open.
+        # A host that asked to open the connection acknowledges nothing before it is open.
         is_open = not known and not is_sender and connection.opened == "syn"
         goes_on = is_open or any(0 < distance(acknowledgment, one) < WINDOW_BYTES for one in known)
         if is_sender and reset.acknowledged == UNKNOWN:

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 _SIDES: Final = (Direction.CLIENT, Direction.SERVER)
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
 _HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
-#: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
+#: Minimum number of segments of a plain stretch: if one has fewer, it isn't worth looking for the next.
 FEW_SEGMENTS: Final = 4
 #: Words of `_plain`: the last arrival; then two each, of client and server: the expected sequence number, packets
 #: that were passed over, whether packets were captured before, and whether they had bytes.
@@ -36,7 +36,7 @@ _LAST_NS, _EXPECTED, _PACKETS, _CAPTURED, _BEGUN, _WORDS = 0, 1, 3, 5, 7, 9
 
 
 class Key(NamedTuple):
-    """What the rows of a port pair and window have in common."""
+    """The values that the rows of a port pair and window have in common."""
 
     source: str
     flow: bytes
@@ -50,7 +50,7 @@ class SegmentRows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
-        #: When each segment arrived.
+        #: The arrival of each segment.
         self.arrived: Array = self._placed[0]
         self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
         self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
@@ -79,18 +79,18 @@ class SegmentRows:
             yield begin, end, Key(*key)
 
     def arrived_at_ns(self, row: int) -> int:
-        """When the segment arrived."""
+        """The arrival of the segment."""
         arrived: int = self._placed[0].item(row)
         return arrived
 
     def place(self, row: int) -> Place:
-        """Where the segment stands."""
+        """The place of the segment."""
         names, codes = self._captures
         arrived, capture_arrived, record = self._placed
         return Place(arrived.item(row), capture_arrived.item(row), names[codes.item(row)], record.item(row))
 
     def places(self, rows: Array) -> list[Place]:
-        """Where several segments stand."""
+        """The places of several segments."""
         names, codes = self._captures
         arrived, capture_arrived, record = (numbers[rows].tolist() for numbers in self._placed)
         captures = [names[code] for code in codes[rows].tolist()]
@@ -128,13 +128,13 @@ class Plain(NamedTuple):
     rows: SegmentRows
     #: The row after the last of them.
     stop: int
-    #: Those that have bytes.
+    #: The rows that have bytes.
     data_rows: Array
     client_packets: int
     server_packets: int
 
     def stretches(self, client: Side, server: Side) -> Iterator[Stretch]:
-        """Their bytes, parted where the other side speaks; each is the next of its side when it is asked for."""
+        """Their bytes, divided where the other side sends; each stretch is its side's next one when it is asked for."""
         if not len(self.data_rows):
             return
         servers = self.rows.servers[self.data_rows]
@@ -204,7 +204,7 @@ class Stretch:
         return self.rows.place(found)
 
     def acknowledgments(self) -> Iterator[tuple[int, int]]:
-        """From which byte on which acknowledgment holds."""
+        """Acknowledgments, each with the byte from which on it holds."""
         acknowledged = self.rows.acknowledged[self.at]
         yield self.byte_start, acknowledged.item(0)
         if len(acknowledged) > 1:
@@ -233,11 +233,11 @@ class Pieces(Sequence[Data]):
         self.parts: list[Data | Stretch] = []
         self._each: list[Data] | None = None
         self.size = 0
-        #: Where the last bytes of each direction end.
+        #: The end of the last bytes of each direction.
         self.ends: dict[Direction, int] = {}
 
     def add(self, part: Data | Stretch) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         self.parts.append(part)
         size = len(part.data)
         self.size += size

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
+#: Sequence numbers this far from the expected one are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
-#: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
+#: An acknowledgment up to this far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 SEQUENCE_MASK: Final = 2**32 - 1
-#: In place of a sequence number.
+#: The value in place of a sequence number that isn't known.
 UNKNOWN: Final = -1
 
 

@@ -15,7 +15,7 @@ from wirehouse_codecs.tcp.side_state import CarriedSide
 
 
 class Side(Holes):
-    """What one side of a connection sent: the counters of a table row, and the reassembly of its stream."""
+    """One side of a connection: the counters of a table row, and the reassembly of the stream that it sends."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class Side(Holes):
     ) -> list[Event]:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
-        If `needs` is None, the bytes wait for what those before them wait for. `received` is as in a piece.
+        If `needs` is None, the bytes wait for what those before them wait for. `received` is that of `Piece`.
         """
         events: list[Event] = []
         if not self.is_credible(sequence):
@@ -57,7 +57,7 @@ class Side(Holes):
             differ += self._repeated(start, payload[:seen], place, beyond, is_all=end <= self.next_byte)
             start, payload = self.next_byte, payload[seen:]
         if payload:
-            # What fills a gap, or was acknowledged, was probably sent before, and then its sender knew less.
+            # Bytes that fill a gap or were acknowledged were probably sent before, when their sender knew less.
             is_first = start >= max(self._reach, self._acknowledged, self._sent)
             differ += self._hold(start, payload, place, needs, received if is_first else UNKNOWN)
         if differ:
@@ -73,7 +73,7 @@ class Side(Holes):
         return events
 
     def drop_fin(self) -> None:
-        """The FIN was garbled, or none of this connection: the stream goes on behind it."""
+        """Drop the FIN, which was garbled or is none of this connection: the stream goes on behind it."""
         self.fin, self.fin_acknowledges = None, UNKNOWN
 
     def _end_at(self, fin: int, place: Place) -> None:
@@ -90,7 +90,7 @@ class Side(Holes):
                 self._waiting.append(piece._replace(end=fin, data=data))
 
     def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
-        """Bytes from before `next_byte`; `is_all` if these are all of their segment but `beyond`, which are ignored."""
+        """Take bytes from before `next_byte`; `is_all` if their segment has no others except `beyond` ignored ones."""
         self.note_stall(is_full=False)
         before, given_up = min(max(-start, 0), len(data)), self._given_up(start, start + len(data))
         ignored = before + given_up
@@ -111,7 +111,7 @@ class Side(Holes):
         return differ
 
     def gives_away(self, apart: Apart, place: Place) -> bool:
-        """Part with a segment of the connection that begins at `place`, unless its bytes were delivered."""
+        """Give a segment to the connection that begins at `place`, unless its bytes count here. True if it did."""
         segment = apart.segment
         if apart.fate is Fate.BEYOND:
             return False
@@ -121,7 +121,7 @@ class Side(Holes):
             self.retransmitted_bytes -= len(segment.payload) - apart.ignored
             return True
         if not self.is_credible(segment.sequence):
-            # It was delivered.
+            # Its bytes were delivered.
             return False
         start = self.next_byte + distance(segment.sequence, self.expected)
         inside = [
@@ -136,7 +136,7 @@ class Side(Holes):
         return True
 
     def finish(self, place: Place) -> list[Event]:
-        """No more bytes are taken: give up all gaps, and what was only acknowledged."""
+        """Give up all gaps, and what was only acknowledged: no more bytes are taken."""
         if self.fin is None:
             self._reach = max(self._reach, self._acknowledged - 1)
         events = self.tell_holes(place)
@@ -152,14 +152,14 @@ class Side(Holes):
             self.unreported[why] = known._replace(size=known.size + size)
 
     def take_ignored(self) -> list[Ignored]:
-        """What is ignored for reasons that were not reported before."""
+        """Take the ignored bytes whose reasons were not reported before."""
         ignored = [self.unreported[why] for why in Why if why in self.unreported]
         self._reported |= sum(REASONS[why] for why in self.unreported)
         self.unreported = {}
         return ignored
 
     def ignore_late(self, sequence: int, payload: bytes) -> bool:
-        """The connection has ended; of `payload` nothing is taken any more. Some of its bytes were not seen before."""
+        """Ignore `payload`: the connection has ended. Returns whether some of its bytes were not seen before."""
         self.ignored_bytes += len(payload)
         if payload and not self.is_near(sequence):
             self._stray = (sequence + len(payload)) & SEQUENCE_MASK

@@ -1,6 +1,6 @@
-"""What is known of one side of a connection: its counters, and where its stream stands.
+"""The state of one side of a connection: its counters, and where its stream stands.
 
-`numbering`, `waiting` and `holes` say how it changes, and `side` has all of it.
+`numbering`, `waiting` and `holes` change it, and `side` has all of it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CarriedSide:
-    """What is carried of a side to the next window: the counters of a table row, and where its stream stands.
+    """The state of a side for the next window: the counters of a table row, and where its stream stands.
 
-    Of captured payload each byte is delivered, retransmitted, ignored or waiting.
+    Each byte of captured payload is delivered, retransmitted, ignored or waiting.
     """
 
     direction: Direction
@@ -54,11 +54,11 @@ class CarriedSide:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
-    #: How far two segments acknowledged them.
+    #: How far at least two segments acknowledged them.
     _confirmed: int = 0
-    #: How far its segments without bytes say that it had sent.
+    #: How far it had sent, as its segments without bytes show.
     _sent: int = 0
-    #: Where the FIN stands, and what it acknowledges.
+    #: The position of the FIN, and its acknowledgment.
     fin: int | None = None
     fin_acknowledges: int = UNKNOWN
     #: The position behind a last byte that did not come, and counts as a FIN.
@@ -69,40 +69,40 @@ class CarriedSide:
     #: so, only an acknowledgment or the first bytes.
     _other: int = UNKNOWN
     _other_assumed: bool = False
-    #: The other side has acknowledged its SYN, or bytes near it.
+    #: Whether the other side has acknowledged its SYN, or bytes near it.
     _is_acknowledged: bool = False
-    #: The receiver has acknowledged something since there is a gap: it lacks what it doesn't acknowledge, too.
+    #: Whether the receiver has acknowledged something since there is a gap: it lacks what it doesn't acknowledge, too.
     _acknowledged_since_gap: bool = False
-    #: Its bytes are numbered by what the other side acknowledged; nothing of its own differs yet.
+    #: Whether its bytes are numbered by what the other side acknowledged, and nothing of its own differs yet.
     assumed: bool = False
-    #: Neither its SYN nor what the other side acknowledged before its own first byte says where its bytes begin: there
-    #: may be some before the first ones that were captured.
+    #: Whether there may be bytes before the first captured ones: neither its SYN, nor what the other side acknowledged
+    #: before its own first byte, shows where its bytes begin.
     may_lack_beginning: bool = True
-    #: Its bytes are numbered by an answer to its SYN alone: the SYN was not captured, and may have carried some.
+    #: Whether only an answer to its SYN numbers its bytes: the SYN was not captured, and may have carried some.
     only_answered: bool = False
-    #: It begins with a gap in which bytes may still come that were sent before the capture began.
+    #: Whether it begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
-    #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
+    #: The sequence number of its first captured packet, if the capture begins in the middle.
     _sent_from: int = UNKNOWN
-    #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
+    #: Number of RSTs that may be forged, while nothing else of it was captured. They count in `packets` once believed.
     unproven: int = 0
-    #: What was ignored and isn't reported yet; and the reasons that were, as a sum of REASONS.
+    #: Ignored bytes that aren't reported yet; and the reported reasons, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: From where to where bytes are late, see `reassembly`.
+    #: Ranges of late bytes, see `reassembly`.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
-    #: The last holes, from where to where.
+    #: Ranges of the last holes.
     _holes: list[tuple[int, int]] = field(default_factory=list, repr=False)
-    #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
+    #: Since when there is a gap at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0
-    #: Behind a gap, or for bytes of the other side; in order, without overlaps.
+    #: Pieces that wait behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[Piece] = field(default_factory=list, repr=False)
-    #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
-    #: numbered again.
+    #: Positions, and how many bytes of the other side its sender had received from there on. Both rise, unless the
+    #: other side is numbered again.
     _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
-    #: Where its next byte stood when the other host took no more, or when bytes of it were sent again: what follows may
-    #: have waited for that.
+    #: Positions of its next byte when the other host took no more (true), or when bytes were sent again: the bytes that
+    #: follow may have waited for that.
     _stalls: list[tuple[int, bool]] = field(default_factory=list, repr=False)
     #: The last bytes that were delivered, without a hole up to `next_byte`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
@@ -110,7 +110,7 @@ class CarriedSide:
 
 @dataclass(slots=True)
 class SideState(CarriedSide):
-    """A side as it is known: what is carried, and what follows from that."""
+    """The state of a side: what is carried, and what follows from that."""
 
     options: TcpOptions = field(kw_only=True, repr=False)
     #: The last segment that is ignored or repeats bytes.
@@ -118,7 +118,7 @@ class SideState(CarriedSide):
     _waiting_bytes: int = 0
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
-    #: The acknowledgment that was looked at last for this.
+    #: The last acknowledgment that `note_acknowledged` took.
     noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
     _recent_bytes: int = 0
 
@@ -129,27 +129,27 @@ class SideState(CarriedSide):
 
     @property
     def is_guessed(self) -> bool:
-        """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
+        """Whether nothing of its own shows where its bytes begin, so that the first ones may be missing."""
         return not self.packets or self.assumed or self.only_answered or self.expected == UNKNOWN
 
     @property
     def answers_wait(self) -> bool:
-        """The next bytes are there, and wait for bytes of the other side."""
+        """Whether the next bytes are here, and wait for bytes of the other side."""
         return bool(self._waiting) and self._waiting[0].start == self.next_byte
 
     @property
     def is_finished(self) -> bool:
-        """Its FIN was reached, or acknowledged: the other side has all bytes before it."""
+        """Whether its FIN was reached, or acknowledged: then the other side has all bytes before it."""
         return self.ended or (self.fin is not None and self._acknowledged > self.fin)
 
     @property
     def ended(self) -> bool:
-        """Its FIN was reached."""
+        """Whether its FIN was reached."""
         return self.fin == self.next_byte
 
     @property
     def regular(self) -> bool:
-        """There is a numbering, and only one; there is no gap and no end, and nothing more was acknowledged or sent."""
+        """Whether it has one numbering, no gap and no end, and nothing more was acknowledged or sent."""
         is_agreed = self.assumed or self._is_acknowledged or self.next_byte > 0
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN and is_agreed
         is_whole = self._gap_since_ns is None and max(self._acknowledged, self._sent) <= self.next_byte
@@ -157,12 +157,12 @@ class SideState(CarriedSide):
 
     @property
     def is_in_order(self) -> bool:
-        """No bytes wait, and there is no gap."""
+        """Whether no bytes wait, and there is no gap."""
         return not self._waiting and self._gap_since_ns is None
 
     @property
     def incomplete(self) -> bool:
-        """Bytes are known to have been sent that were neither delivered nor passed over."""
+        """Whether bytes are known to have been sent that were neither delivered nor passed over."""
         return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
 
     @property
@@ -171,7 +171,7 @@ class SideState(CarriedSide):
         return self._acknowledged
 
     def lacks(self, end: int) -> bool:
-        """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
+        """Whether bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
         if self.fin is not None:
             end = min(end, self.fin)
         elif end == max(self._reach, self.next_byte) + 1:
@@ -179,33 +179,36 @@ class SideState(CarriedSide):
         return self.next_byte < end
 
     def is_awaited(self, end: int) -> bool:
-        """As `lacks`, but of what was captured the last byte is waited for, too, until nobody expects it any more."""
+        """Whether bytes before `end` are waited for: see `lacks`.
+
+        The last byte, which may be a FIN, is waited for too, if its side was captured, until nobody expects it.
+        """
         may_come = self.packets and self.fin is None and end != self._assumed_end
         return self.next_byte < end if may_come else self.lacks(end)
 
     @property
     def is_only_acknowledged(self) -> bool:
-        """No packet of it was captured, and the other side acknowledged bytes."""
+        """Whether no packet of it was captured, and the other side acknowledged bytes."""
         return not self.packets and self.lacks(self._acknowledged)
 
     @property
     def lacks_beginning(self) -> bool:
-        """Its first bytes are neither here nor passed over, and later ones are here."""
+        """Whether its first bytes are neither here nor passed over, and later ones are known."""
         return not self.next_byte and self._gap_since_ns is not None
 
     @property
     def has_two_numberings(self) -> bool:
-        """Nothing says yet which of two sequence numbers its first byte has."""
+        """Whether nothing shows yet which of two sequence numbers its first byte has."""
         return self._other != UNKNOWN
 
     @property
     def has_begun(self) -> bool:
-        """Bytes of it, or its end, were seen or passed over."""
+        """Whether bytes of it, or its end, were seen or passed over."""
         return not self._is_untouched
 
     @property
     def _is_untouched(self) -> bool:
-        """No byte and no end of it was seen or passed over."""
+        """Whether no byte and no end of it was seen or passed over."""
         return not self.next_byte and self._reach <= 0 and not self._waiting and self.fin is None
 
     @property

@@ -1,4 +1,4 @@
-"""Bytes in order: those that wait are held until their turn, delivered, and compared with copies."""
+"""The order of a side's bytes: they are held until their turn, delivered, and compared with copies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COMPARED_BYTES: Final = 1 << 16
 
 
 class Waiting(Numbering):
-    """What waits of a side, and how it is delivered."""
+    """The waiting bytes of a side, and how they are delivered."""
 
     __slots__ = ()
 
     # Delivery
 
     def deliver(self, data: bytes, place: Place) -> Data:
-        """The next bytes of the stream."""
+        """Deliver the next bytes of the stream."""
         start = self.next_byte
         size = len(data)
         self.assumed = self._opening = False
@@ -36,7 +36,7 @@ class Waiting(Numbering):
         return Data(self.direction, start, data, place)
 
     def deliver_stretch(self, data: memoryview) -> None:
-        """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
+        """Deliver the next bytes of the stream, those of several segments. Call `keep_bytes` before `data` changes."""
         size = len(data)
         self.assumed = self._opening = False
         self.next_byte += size
@@ -50,12 +50,12 @@ class Waiting(Numbering):
         del self._recent[:least]
 
     def keep_bytes(self) -> None:
-        """What is kept of stretches no longer needs them."""
+        """Copy what is kept of stretches, so that it no longer needs them."""
         if any(isinstance(piece, memoryview) for piece in self._recent):
             self._kept()
 
     def _release(self, place: Place) -> list[Event]:
-        """Deliver what waits no longer."""
+        """Deliver the bytes that need not wait any longer."""
         events: list[Event] = []
         peer = self.peer
         for piece in self._waiting:
@@ -84,7 +84,7 @@ class Waiting(Numbering):
         return events
 
     def _time_gap(self, place: Place) -> None:
-        """What was before the next gap was emitted; the gap is known since the bytes between them arrived."""
+        """Note since when the next gap is known: since the bytes behind it arrived, or since `place` if none wait."""
         if self._waiting:
             self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:
@@ -92,10 +92,10 @@ class Waiting(Numbering):
             self._gap_since_ns = place.arrived_at_ns if self._reach > self.next_byte else None
             self._acknowledged_since_gap = self._acknowledged_since_gap and self._gap_since_ns is not None
 
-    # Those that wait
+    # Waiting bytes
 
     def _hold(self, start: int, data: bytes, place: Place, needs: Needs | None, received: int) -> list[OverlapDiffers]:
-        """Put bytes among those that wait; where some do already, these count."""
+        """Add bytes to those that wait. Where some wait already, the earlier ones count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
         last = bisect_left(self._waiting, end, key=_piece_start)
@@ -130,7 +130,7 @@ class Waiting(Numbering):
         return events
 
     def _agree(self, first: int, last: int) -> None:
-        """Of the pieces from `first` to `last` none waits for more than both of the two behind it."""
+        """Let no piece from `first` to `last` wait for more than both of the two pieces behind it."""
         waiting = self._waiting
         for at in range(min(last, len(waiting) - 3), max(first, 0) - 1, -1):
             piece, one, other = waiting[at : at + 3]
@@ -146,14 +146,14 @@ class Waiting(Numbering):
     # Copies
 
     def _kept(self) -> bytes:
-        """The delivered bytes that are compared; earlier ones are forgotten."""
+        """The last delivered bytes, which are compared with copies; earlier ones are forgotten."""
         joined = b"".join(self._recent)
         kept = joined[max(len(joined) - COMPARED_BYTES, 0) :]
         self._recent, self._recent_bytes = [kept], len(kept)
         return kept
 
     def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[OverlapDiffers]:
-        """What differs between two texts of the same bytes."""
+        """The differing range of two copies of the same bytes."""
         if earlier == later:
             return []
         bits = int.from_bytes(earlier, "big") ^ int.from_bytes(later, "big")

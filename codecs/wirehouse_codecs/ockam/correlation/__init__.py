@@ -1,4 +1,4 @@
-"""What several connections or messages say together.
+"""Findings and rows that only several connections or messages show together.
 
 It may import log and what is below it.
 """

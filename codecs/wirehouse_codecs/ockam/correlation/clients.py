@@ -1,4 +1,4 @@
-"""Clients of a stream or a name, as the connections show them on which they pull, save their index and ask for it."""
+"""Clients of a stream or a name, as shown by connections on which they pull, save their index and ask for it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from wirehouse_codecs.core.intervals import Intervals, Run
 from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS
 from wirehouse_codecs.ockam.correlation.events import Got, Moment, Saved, Where, request
 
-#: Connections by which a client is recognised; services, and rises of the answers of each, that it remembers.
+#: Maximum number that is kept of a client's connections, by which it is recognised, of its services, and of the rises
+#: of each service's answers.
 MOST_RECENT: Final = 16
-#: Clients of a stream that are followed; of more, those that were silent longest are forgotten.
+#: Maximum number of clients of a stream that are followed; beyond it, those that were silent longest are forgotten.
 MOST_CLIENTS: Final = 4_096
-#: Runs of what was delivered, of all clients of a stream together.
+#: Maximum number of runs of indexes that are held of all clients of a stream together.
 MOST_CLIENT_RUNS: Final = 131_072
-#: Characters of a client's name; one that is longer is not followed.
+#: Maximum number of characters of a client's name; a client with a longer one is not followed.
 MOST_NAME: Final = 1_024
 
 
 @dataclass(slots=True)
 class Client:
-    """Where a client stands, and when it was seen."""
+    """A client: its position, and when it was seen."""
 
     where: Where
     stream_name: str | None = None
@@ -36,7 +37,10 @@ class Client:
     changed: bool = field(default=False, init=False)
 
     def seen(self, where: Where, missed: int) -> bool:
-        """It speaks, or is spoken to. Whether something was missed there: then that is its first sign of life again."""
+        """Note a message from or to the client. Returns whether messages were missed there since the last one.
+
+        If so, this message is its first sign of life again.
+        """
         self.where, self.changed = where, True
         known = self.recent.get(where.connection_id)
         if known is None:
@@ -48,7 +52,7 @@ class Client:
         return missed > (known or 0)
 
     def move(self, saved: int | None, position: int) -> None:
-        """Its record stands at `saved` at least."""
+        """Raise its saved index to `saved`, and its position to `position`, if they are higher."""
         if saved is not None and (self.saved is None or saved > self.saved):
             self.saved = saved
         if self.position is None or position > self.position:
@@ -57,29 +61,31 @@ class Client:
 
 @dataclass(slots=True)
 class NameClient(Client):
-    """A client of a name, and what the index service told it: that outlives the addresses of the name."""
+    """A client of a name, and the index service's answers to it: both outlive the addresses of the name."""
 
-    #: It was told its saved index before.
+    #: Whether the index service answered it before.
     answered: bool = False
-    #: By who captured it and service, how its answers rose.
+    #: How the answers to it rose, by who captured them and service.
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     #: By connection, the highest index that was saved or answered there, which its session compares with later answers.
     own: dict[bytes, int] = field(default_factory=dict)
 
     def note_own(self, where: Where, index: int) -> None:
-        """An index that the session of its connection compares with later answers."""
+        """Note an index that the session of its connection compares with later answers."""
         key = where.connection_id
         self.own[key] = max(index, self.own.get(key, 0))
         if len(self.own) > MOST_RECENT:
             del self.own[next(iter(self.own))]
 
     def lowered(self, got: Got, clocks_ns: int) -> int | None:
-        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
-        session compares them."""
+        """A higher index that the service had answered elsewhere before this GetIndex was sent; None = there is none.
+
+        Answers on one connection are compared by its session.
+        """
         index, own = got.index or 0, self.own.get(got.where.connection_id, 0)
         risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
         answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
-        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        # If an answer comes before its request, or was held back until then, the times are of two clocks.
         is_sure = asked_ns is not None and asked_ns < answered_ns
         before = None
         if is_sure and asked_ns is not None:
@@ -88,7 +94,7 @@ class NameClient(Client):
                 if answer.answered.is_before(asked, clocks_ns):
                     before = answer.index if answer.asked_ns < asked_ns else None
                     break
-        # What a hole held back may have been answered before the service began anew.
+        # An answer that a hole held back may be from before the service started over.
         if index and asked_ns is not None and (not risen or index > risen[-1].index):
             risen.append(Answer(Moment(answered_ns, got.where.capture_id), index, asked_ns))
         del risen[:-MOST_RECENT]
@@ -100,7 +106,7 @@ class NameClient(Client):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The index service answered a GetIndex with a higher index than before."""
+    """An answer of the index service to a GetIndex, with a higher index than before."""
 
     answered: Moment
     index: int
@@ -109,49 +115,50 @@ class Answer:
 
 @dataclass(slots=True)
 class StreamClient(Client):
-    """A client of a stream, and what came to it."""
+    """A client of a stream, and the messages that came to it."""
 
-    #: What it resumed from is known.
+    #: Whether it is known from which index it resumed.
     resumed: bool = False
-    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
-    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
+    #: Whether it was known by its host and address alone when messages came to it, or the stream by its name alone when
+    #: it saved. Then what it went through isn't judged: the order of two connections isn't sure, or its pulls aren't
+    #: known.
     split: bool = False
-    #: The highest index that was delivered to it, and what brought messages last.
+    #: The highest index that was delivered to it, and the place of the response that last brought messages.
     last: int | None = None
     brought: Where | None = None
-    #: Host and address to which that came; "" = not known.
+    #: Host and address to which that response came; "" = not known.
     puller: str = ""
     delivered: Intervals = field(default_factory=Intervals)
-    #: What responses to it went through, from the requested index to the last. Below its floor nothing is judged: that
-    #: is what the client resumed from, and then what it saved.
+    #: Ranges that responses to it went through, each from the requested index to the last. Below its floor nothing is
+    #: judged: the floor is what the client resumed from, and then what it saved.
     covered: Intervals = field(default_factory=Intervals)
     delivered_messages: int = 0
     redelivered: int = 0
     #: Messages that were passed over before it saved a higher index.
     lost: int = 0
-    #: A row of lag was told of it.
+    #: Whether a row of lag was emitted for it.
     has_lag: bool = False
 
     @property
     def runs(self) -> int:
-        """How many runs of indexes are held of it."""
+        """Number of runs of indexes that are held of it."""
         return len(self.delivered) + len(self.covered)
 
     def resume(self, index: int) -> None:
-        """Its first sign of life: what came before isn't judged."""
+        """Note its first sign of life: what came before isn't judged."""
         if not self.resumed:
             self.resumed = True
             self.covered.forget_below(index)
 
     def deliver(self, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
-        """Messages come to it."""
+        """Note messages that come to it."""
         self.brought = where
         first, highest = runs[0]
         if len(runs) > 1:
             first, highest = min(first for first, _ in runs), max(last for _, last in runs)
         begin = first if requested is None else requested
         if requested is None:
-            # Nor is it known what the response passed over.
+            # It isn't known what the response passed over.
             self.resumed = False
         self.resume(begin)
         for first, last in runs:
@@ -165,22 +172,24 @@ class StreamClient(Client):
             self.last = highest
 
     def is_after(self, where: Where) -> bool:
-        """What is said here came after what was delivered: on one connection, and by one clock. By two, what was held
-        back until an answer came is reported with its packet."""
+        """Whether a message at `where` came after the last delivered ones: on one connection, and by one clock.
+
+        With two clocks, messages that were held back until an answer came have the answer's packet.
+        """
         one, other = self.brought, where
         if one is None or one.connection_id != other.connection_id:
             return False
         return (one.capture_id, one.record_number) != (other.capture_id, other.record_number)
 
     def saves_for(self, saved: Saved) -> bool:
-        """Who saves has the host and the address to which messages came before, in one capture."""
+        """Whether the client that saves has the host and address to which messages came before, in one capture."""
         one, other = self.brought, saved.where
         if one is None or one.capture_id != other.capture_id or one.record_number == other.record_number:
             return False
         return self.puller == saved.asker != ""
 
     def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
-        """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
+        """Runs that were confirmed and not delivered: from the index that it resumed from or saved, up to `end`."""
         begin = self.covered.floor
         if not self.delivered.holds(begin, end - 1):
             for run in confirmed.within(begin, end - 1):
@@ -189,19 +198,19 @@ class StreamClient(Client):
 
 @dataclass(slots=True)
 class StreamClients:
-    """The clients of a stream, and to whom of them its messages came."""
+    """The clients of a stream, and to which of them its messages came."""
 
-    #: The one that was silent longest first.
+    #: Clients by their ids; the one that was silent longest comes first.
     by_id: dict[str, StreamClient] = field(default_factory=dict)
-    #: By connection, or by host and address, the index after all that came there for an unknown client: below, clients
-    #: that are seen there aren't judged.
+    #: By connection, or by host and address, the index after all that came there for an unknown client. Below it,
+    #: clients that are seen there aren't judged.
     unnamed: dict[str, int] = field(default_factory=dict)
-    #: Likewise of what came for a client that is known by host and address alone: then others aren't judged. None =
-    #: for several.
+    #: The same for messages to a client that is known by host and address alone. Below the index, other clients aren't
+    #: judged. None = the messages were for several clients.
     guessed: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    #: By host and address the client that saves from there; None = there are several.
+    #: By host and address, the client that saves from there; None = there are several.
     askers: dict[str, str | None] = field(default_factory=dict)
-    #: Runs of indexes that are held of all of them.
+    #: Number of runs of indexes that are held of all of them.
     runs: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -210,7 +219,7 @@ class StreamClients:
     def find(
         self, client_id: str, where: Where, missed: int, stream_name: str | None = None, partition: int | None = None
     ) -> StreamClient | None:
-        """The client that speaks, or is spoken to; None = it is not followed."""
+        """The client that sends or gets a message; None = it is not followed."""
         client = self.by_id.pop(client_id, None)
         if client is None:
             if len(client_id) > MOST_NAME:
@@ -247,7 +256,7 @@ class StreamClients:
     def deliver(
         self, client: StreamClient, where: Where, requested: int | None, runs: Sequence[tuple[int, int]]
     ) -> None:
-        """Messages come to a client."""
+        """Note messages that come to a client."""
         held = client.runs
         client.deliver(where, requested, runs)
         self.runs += client.runs - held
@@ -261,13 +270,16 @@ class StreamClients:
         self.runs -= held - client.runs
 
     def forget(self, client: StreamClient, below: int) -> None:
-        """What the client has below an index isn't judged any more."""
+        """Stop judging what the client has below an index."""
         held = client.runs
         client.covered.forget_below(below)
         self.runs += client.runs - held
 
     def note_unnamed(self, place: str, end: int, client_id: str | None) -> None:
-        """Messages before `end` come to a place, and its connection doesn't tell to which client."""
+        """Note messages before `end` that come to `place`: their connection doesn't show to which client.
+
+        `client_id` is the client that is known by host and address alone; None = not known.
+        """
         if client_id is None:
             self.unnamed[place] = max(end, self.unnamed.pop(place, 0))
         else:
@@ -278,6 +290,6 @@ class StreamClients:
                 del kept[next(iter(kept))]
 
     def close(self, connection_id: bytes) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         for kept in (self.unnamed, self.guessed):
             kept.pop(connection_id.hex(), None)

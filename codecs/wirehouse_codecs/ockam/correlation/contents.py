@@ -1,7 +1,7 @@
-"""What a stream holds: the indexes with which pushes were confirmed, when the highest rose, and what was deleted.
+"""The contents of a stream: the indexes of confirmed pushes, when the highest rose, and what was deleted.
 
-It judges `duplicate_index`, `index_decreases` and `pull_skips` (specification, "Pushing/pulling messages"), and knows
-what a client can still read: `lag`, `lost`, and how old the oldest of it is.
+It judges `duplicate_index`, `index_decreases` and `pull_skips` (specification, "Pushing/pulling messages"). It computes
+what a client can still read: `lag`, `lost`, and `age`, the age of the oldest message (`lag_seconds`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from wirehouse_codecs.ockam.correlation.clients import StreamClient
 from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS
 from wirehouse_codecs.ockam.correlation.events import Delivered, Moment, Stored, Where, messages_in, request, runs_text
 
-#: Runs of indexes that are held of a stream; of what was delivered, of all its clients together.
+#: Maximum number of runs of indexes that a set of a stream holds; its sets are of all its clients together.
 MOST_RUNS: Final = 65_536
-#: A push is compared with the highest index at its time if that rose at most so often until its confirm.
+#: A push is compared with the highest index at its time if that rose at most this number of times until its confirm.
 MOST_RISES: Final = 65_536
-#: The times of so many last rises are kept; of those before, half as many for each doubling of their distance.
+#: Number of the last rises whose times are kept; of earlier ones, half as many for each doubling of their distance.
 MOST_AGED: Final = 2_048
 
 
@@ -35,7 +35,7 @@ class Rise(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        """When it was confirmed."""
+        """The time at which it was confirmed."""
         return Moment(self.at_ns, self.capture_id)
 
 
@@ -55,16 +55,17 @@ class Contents:
     """Confirmed indexes of a stream, and which of them a pull passed over."""
 
     confirmed: Intervals = field(default_factory=_intervals)
-    #: Pushes that were confirmed, and their different indexes.
+    #: Number of confirmed pushes, and of their different indexes.
     confirms: int = 0
     indexes: int = 0
     lowest: int | None = None
     highest: int | None = None
     rises: list[Rise] = field(default_factory=list)
     rise_count: int = 0
-    #: By connection the highest index that was confirmed there, which its session compares.
+    #: By connection, the highest index that was confirmed there, which its session compares.
     own: dict[bytes, int] = field(default_factory=dict)
-    #: An answer was captured before its request, or held back until that came: two clocks tell the time, or two paths.
+    #: Whether an answer was captured before its request, or was held back until that came: then the times are of two
+    #: clocks or two paths.
     clocks: bool = False
     #: Ranges with confirmed indexes that a response passed over.
     passed: Intervals = field(default_factory=_intervals)
@@ -72,14 +73,14 @@ class Contents:
     # Confirms
 
     def note_clocks(self, answer: Stored | Delivered, requested_at_ns: int | None) -> bool:
-        """An answer comes. Whether it is the first that shows two clocks."""
+        """Note an answer. Returns whether it is the first that shows two clocks."""
         is_early = answer.early or (requested_at_ns is not None and requested_at_ns >= answer.where.arrived_at_ns)
         is_first = is_early and not self.clocks
         self.clocks = self.clocks or is_early
         return is_first
 
     def store(self, stored: Stored, clocks_ns: int) -> Broken | None:
-        """A push is confirmed."""
+        """Note a confirmed push; returns the rule that it breaks."""
         where, index = stored.where, stored.index
         self.confirms += 1
         own = self.own.get(where.connection_id)
@@ -109,7 +110,10 @@ class Contents:
             del self.rises[:-MOST_RISES]
 
     def _decreases(self, stored: Stored, own: int | None, clocks_ns: int) -> Broken | None:
-        """Another connection had a higher index before the push was sent. On one connection its session reports it."""
+        """The rule that is broken if another connection had a higher index before the push was sent.
+
+        If it was on the same connection, its session reports it.
+        """
         if self.clocks or stored.pushed_at_ns is None or (own is not None and own > stored.index):
             return None
         pushed = request(stored.where, stored.pushed_at_ns, stored.requested_in)
@@ -129,7 +133,7 @@ class Contents:
     # Deletion
 
     def returned(self, ordered: Sequence[tuple[int, int]]) -> Broken | None:
-        """A response returns these indexes; what an earlier one passed over."""
+        """Note the indexes that a response returns; returns the broken rule if an earlier response passed over some."""
         if not self.passed:
             return None
         back = [
@@ -146,7 +150,7 @@ class Contents:
         return Broken("pull_skips", text)
 
     def pass_over(self, requested: int | None, ordered: Sequence[tuple[int, int]]) -> None:
-        """A response to a pull from `requested` has these indexes, and none between them."""
+        """Note a response to a pull from `requested`: it has these indexes, and none between them."""
         expected = ordered[0][0] if requested is None else requested
         for first, last in ordered:
             if expected < first and self.confirmed.overlaps(expected, first - 1):
@@ -161,8 +165,7 @@ class Contents:
     # What a client can still read
 
     def lag(self, position: int | None, held: int, passed: int) -> int | None:
-        """How many messages can be read from `position` on, if `held` are confirmed there and `passed` of them gone.
-
+        """Number of messages that can be read from `position` on: `held` are confirmed there, `passed` of them gone.
         None = it isn't known.
         """
         if position is None:
@@ -193,7 +196,7 @@ class Contents:
         return max(0.0, (now_ns - rise.at_ns) / 1e9)
 
     def _is_aged(self, rise: Rise) -> bool:
-        """Ages are counted from this rise. It depends on nothing but how many came behind it."""
+        """Whether ages are counted from this rise. That depends only on the number of rises behind it."""
         behind = self.rise_count - rise.number
         return behind < MOST_RISES and not rise.number % _step(behind)
 
@@ -214,17 +217,17 @@ class Contents:
 
 
 def _step(behind: int) -> int:
-    """Of the rises so far back one in so many is kept."""
+    """Number of rises of which one is kept, if there are `behind` rises after them."""
     return 1 << (behind // MOST_AGED).bit_length()
 
 
 def lost_to(client: StreamClient, gone: Iterable[Run]) -> int:
-    """How many of these messages, which can't be read any more, were not delivered to the client."""
+    """Number of these messages, which can't be read any more, that were not delivered to the client."""
     return sum(messages_in(client.delivered.missing(*run)) for run in gone)
 
 
 def received(client: StreamClient, gone: Intervals) -> int:
-    """How many of these messages were delivered to the client, from its position on."""
+    """Number of these messages that were delivered to the client, from its position on."""
     if client.last is None or not gone:
         return 0
     ahead = list(gone.within(client.position or 0, client.last))

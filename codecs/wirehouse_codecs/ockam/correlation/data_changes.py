@@ -16,7 +16,7 @@ class Observation:
     where: Where
     stream_address: str
     index: int
-    #: Of its data; equal for equal data.
+    #: The digest of its data; equal for equal data.
     digest: bytes
     confirmed: bool
 
@@ -29,14 +29,14 @@ class Compared:
     """
 
     def __init__(self) -> None:
-        #: Whether a confirm told it, and the digests.
+        #: Whether the digests are those of confirmed pushes, and the digests.
         self._pushed = False
         self._digests: set[bytes] = set()
 
     def take(self, observations: Sequence[Observation]) -> list[Found]:
-        """Those of the next window, in the order of arrival."""
+        """Compare the observations of the next window, in the order of arrival."""
         confirmed_at = {one.digest: at for at, one in enumerate(observations) if one.confirmed}
-        # Of what was pushed one is the data, whatever was pulled before its confirm.
+        # Pulled data may be that of a push whose confirm comes only later.
         return [
             found
             for at, observation in enumerate(observations)
@@ -61,7 +61,7 @@ class Compared:
 
 
 def data_changed(observations: Iterable[Observation]) -> list[Found]:
-    """What `Compared` finds in observations of any streams, in the order of arrival."""
+    """The findings of `Compared` in observations of any streams, in the order of arrival."""
     of_messages: dict[tuple[str, int], list[Observation]] = {}
     for observation in observations:
         of_messages.setdefault((observation.stream_address, observation.index), []).append(observation)

@@ -1,6 +1,6 @@
 """Events of streams, findings and rows about them, and the keys under which events are folded.
 
-An event is one thing that a connection said of a stream. log_events.py makes events from the rows of the log, and
+An event is one thing that a connection shows about a stream. log_events.py makes events from the rows of the log, and
 streams.py folds them.
 """
 
@@ -14,13 +14,14 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.core.intervals import Run
 from wirehouse_codecs.core.rules import Rule
 
-#: Runs that a row of a hole shows; `messages` counts all.
+#: Maximum number of runs that a row of a hole shows; `messages` counts the messages of all.
 MOST_SHOWN: Final = 64
-#: Names that shared an address, each reported once; addresses of a name, and captures of a service that show them.
+#: Maximum number of names that share an address, each reported once, of addresses of a name, and of captures of a
+#: service that show them.
 MOST_SHARING: Final = 64
 
 
-# What is taken: by the million, so what is frozen elsewhere is not here, where it takes twice the time to make
+# Events. There are millions of them, and frozen ones take twice the time to create: so these aren't frozen.
 
 
 class Where(NamedTuple):
@@ -36,36 +37,39 @@ class Where(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When something arrived, by the clock of its capture."""
+    """The time at which something arrived, by the clock of its capture."""
 
     at_ns: int
     capture_id: bytes
 
     def is_before(self, other: Moment, clocks_ns: int) -> bool:
-        """It surely came first: the records of one capture are in order, those of two by clocks that may differ."""
+        """Whether it surely came first.
+
+        The records of one capture are in order. Records of two captures have times of two clocks, which may differ.
+        """
         return self.at_ns < other.at_ns - (0 if self.capture_id == other.capture_id else clocks_ns)
 
 
 def arrival(where: Where) -> Moment:
-    """When the message came."""
+    """The time at which the message arrived."""
     return Moment(where.arrived_at_ns, where.capture_id)
 
 
 def request(where: Where, at_ns: int, requested_in: bytes | None) -> Moment:
-    """When the request came that was answered at `where`."""
+    """The time at which the request arrived that was answered at `where`."""
     return Moment(at_ns, where.capture_id if requested_in is None else requested_in)
 
 
 @dataclass(slots=True)
 class Created:
-    """A create asks for a name: its connection may be given the address, in an Init that isn't captured."""
+    """A create asks for a name. Its connection may get the address in an Init that isn't captured."""
 
     where: Where
 
 
 @dataclass(slots=True)
 class Init:
-    """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
+    """A create is answered. `anonymous`: whether it asked for no name; None = no create is known."""
 
     where: Where
     stream_name: str
@@ -74,7 +78,7 @@ class Init:
     stream_address: str | None = None
     #: Who captured it: several have several clocks.
     seen_by: str = ""
-    #: The name had another address before.
+    #: Whether the name had another address before.
     later: bool = False
 
 
@@ -87,21 +91,21 @@ class Stored:
     pushed_at_ns: int | None
     #: The capture of the push; None = that of its answer.
     requested_in: bytes | None = None
-    #: Nothing of its connection was missed, and yet no push is known for it: it was captured before.
+    #: Whether no push is known for it though nothing of its connection was missed: it was captured before its push.
     early: bool = False
 
 
 @dataclass(slots=True)
 class Replied:
-    """A stream whose name has several addresses confirms a push or answers a pull: it is said under that name alone."""
+    """A stream whose name has several addresses confirms a push or answers a pull. Its only key is the name's."""
 
     where: Where
     stream_address: str
     #: When the request arrived; None = it isn't known.
     requested_at_ns: int | None
-    #: As of Init.
+    #: See `Init`.
     seen_by: str = ""
-    #: As of Stored.
+    #: See `Stored`.
     requested_in: bytes | None = None
 
 
@@ -124,11 +128,11 @@ class Delivered:
     consumer: str | None
     #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
     missed: int = 0
-    #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
+    #: Host and address that pulled; "" = not known. The client that saves from there is the one that pulled.
     asker: str = ""
     #: When the pull arrived; None = it isn't known.
     requested_at_ns: int | None = None
-    #: As of Stored.
+    #: See `Stored`.
     requested_in: bytes | None = None
     early: bool = False
 
@@ -142,46 +146,46 @@ class Saved:
     stream_name: str
     partition: int | None
     index: int
-    #: As of Delivered.
+    #: See `Delivered`.
     missed: int = 0
     asker: str = ""
-    #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
+    #: Whether its connection doesn't show the stream's address: then the name's last address counts.
     guessed: bool = False
-    #: Another connection of its host lacks bytes, with which messages may have come to it.
+    #: Whether another connection of its host lacks bytes, with which messages may have come to it.
     lacks: bool = False
 
 
 @dataclass(slots=True)
 class Got:
-    """A client is told its saved index; None = no record."""
+    """A client gets the answer to its GetIndex: its saved index. None = the service has no record."""
 
     where: Where
     client_id: str
     stream_name: str
     partition: int | None
     index: int | None
-    #: As of Delivered.
+    #: See `Delivered`.
     missed: int = 0
     #: When the GetIndex arrived; None = it isn't known.
     requested_at_ns: int | None = None
     #: The address that answered.
     service: str = ""
-    #: As of Saved.
+    #: See `Saved`.
     asker: str = ""
     guessed: bool = False
-    #: As of Init.
+    #: See `Init`.
     seen_by: str = ""
-    #: As of Stored.
+    #: See `Stored`.
     requested_in: bytes | None = None
-    #: As of Saved: an Init may have come to its client, or a SaveIndex from it.
+    #: Whether another connection of its host lacks bytes: an Init for its client, or a SaveIndex from it.
     lacks: bool = False
 
 
 @dataclass(slots=True)
 class OpenPushes:
-    """When the pushes of a connection to this stream arrived that have no answer at a window's end.
+    """Arrivals of the pushes of a connection to this stream that have no answer at a window's end.
 
-    It comes when they changed, and before `end_window`.
+    The event comes when they changed, and before `end_window`.
     """
 
     connection_id: bytes
@@ -190,17 +194,17 @@ class OpenPushes:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection ended, after all that was told of it: pushes that are open at the window's end stay so."""
+    """The connection ended, after all of its other events: pushes that are open at the window's end stay open."""
 
     connection_id: bytes
 
 
 @dataclass(slots=True)
 class Partial:
-    """A connection with the stream lacks bytes: it comes before what it may explain.
+    """A connection with the stream lacks bytes. The event comes before whatever the missing bytes may explain.
 
-    That is after the last message before the hole, or, if the connection began before the capture, before its first
-    message.
+    It comes after the last message before the hole. If the connection began before the capture, it comes before the
+    first message.
     """
 
     connection_id: bytes
@@ -209,7 +213,7 @@ class Partial:
 Event = Created | Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
-# What is told
+# Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +223,13 @@ class Found:
     rule: Rule
     where: Where
     message: str
-    #: None = it is found under a name.
+    #: The stream's address; None = the finding is about a name.
     stream_address: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Confirmed messages below what a client saved that it never received. Judged once, when it saves."""
+    """Confirmed messages that a client never received, below the index that it saved. Judged once, when it saves."""
 
     #: `consumer_hole`: no response to it passed over them; `server_gap`: one did, as if they were deleted.
     kind: str
@@ -245,28 +249,28 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """A stream as it stands at a window's end, if it changed there."""
+    """The state of a stream at a window's end, if it changed in the window."""
 
     #: Its first message.
     where: Where
     stream_address: str
-    #: Of the first Init; None = none was seen.
+    #: Name and partition of the first Init; None = none was seen.
     stream_name: str | None
     partition: int | None
     #: The lowest and the highest index that was confirmed.
     first_index: int | None
     last_index: int | None
-    #: Pushes that were confirmed, and their different indexes.
+    #: Number of confirmed pushes, and of their different indexes.
     confirmed: int
     indexes: int
-    #: Messages in responses to pulls, also those that came again.
+    #: Number of messages in responses to pulls, including repeated ones.
     delivered: int
     last_at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """A client of a stream as both stand at a window's end, if either changed there."""
+    """The state of a client of a stream at a window's end, if the client or the stream changed in the window."""
 
     #: The client's last message or answer.
     where: Where
@@ -274,40 +278,40 @@ class ConsumerRow:
     stream_name: str | None
     partition: int | None
     client_id: str
-    #: The highest index that it saved, or was told that it had.
+    #: The highest index that it saved, or that the index service answered.
     saved: int | None
     #: The next index that it needs by that (wire: 0 and none both mean the beginning); None = not known.
     position: int | None
-    #: The highest index that was delivered to it; how many different ones; how many messages came again.
+    #: The highest index that was delivered to it; the number of different ones; the number of repeated messages.
     delivered: int | None
     delivered_messages: int
     redelivered: int
     #: The stream's highest confirmed index.
     latest: int | None
-    #: Confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
+    #: Number of confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
     lag: int | None
-    #: Confirmed indexes that a pull passed over before the client processed them, and that were not delivered to it.
+    #: Number of confirmed indexes that a pull passed over before the client processed them, and that never came to it.
     lost: int | None
     #: At the client's last message, the age of the oldest message that `lag` counts; None = not known.
     lag_seconds: float | None
-    #: Connections on which it was seen.
+    #: Number of connections on which it was seen.
     connections: int
 
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """A change of where a client of a stream stands, or of how much waits for it."""
+    """A change of a client's position in a stream, or of the number of messages that wait for it."""
 
-    #: What changed it: `push`, `save`, `pull` or `delete`; of the first row of a client under a later address of the
-    #: stream's name `incarnation`.
+    #: The cause: `push`, `save`, `pull` or `delete`. The first row of a client under a later address of the stream's
+    #: name has `incarnation`.
     cause: str
-    #: The message that did.
+    #: The message that changed it.
     where: Where
     stream_address: str
     stream_name: str | None
     partition: int | None
     client_id: str
-    #: The others as in ConsumerRow, after that message.
+    #: These fields are as in ConsumerRow, after that message.
     saved: int | None
     position: int | None
     delivered: int | None
@@ -321,16 +325,17 @@ Told = Found | Hole | StreamRow | ConsumerRow | LagRow
 
 
 def address_key(stream_address: str) -> str:
-    """The key of a stream: of all that is said of it where its address is known."""
+    """The key of a stream: the key of all events whose address is known."""
     return json.dumps(["address", stream_address])
 
 
 def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of a name: of every Created, Init, Saved, Got and Replied with it, whatever the address.
+    """The key of a name: the key of every Created, Init, Saved, Got and Replied with it, whatever the address.
 
-    All but Created and Replied have the stream's key beside it. Names, and what the index service has, outlive
-    addresses: `create_other_name` and `index_never_saved` are judged here. Rows of clients have no address here; they
-    are all that is known of one whose stream's address isn't. A stream without partitions is partition 0 of its name.
+    All of them except Created and Replied also have the stream's key. Names, and the records of the index service,
+    outlive addresses: `create_other_name` and `index_never_saved` are judged here. Rows of clients have no address
+    here: if the stream's address isn't known, they are all that is known of a client. A stream without partitions is
+    partition 0 of its name.
     """
     return json.dumps(["name", stream_name, partition or 0])
 
@@ -346,11 +351,11 @@ def stream_text(name: str, partition: int | None) -> str:
 
 
 def messages_in(runs: Iterable[Run]) -> int:
-    """How many messages these runs of indexes have."""
+    """Number of messages in these runs of indexes."""
     return sum(run.last - run.first + 1 for run in runs)
 
 
 def runs_text(runs: Sequence[Run]) -> str:
-    """How many messages, and the first and the last of their indexes."""
+    """The number of messages, and the first and the last of their indexes, as text."""
     count, first, last = messages_in(runs), runs[0].first, runs[-1].last
     return f"index {first}" if count == 1 else f"{count} messages from index {first} to {last}"

@@ -1,4 +1,4 @@
-"""What the rows of the log say to the folds of `streams`, and what one capture shows by them."""
+"""Events for the folds of `streams`, made from the rows of the log; and what one capture shows by them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from wirehouse_codecs.ockam.wire.messages import Kind, Status
 Row = dict[str, Any]
 
 _WHERE = itemgetter(*Where._fields)
-#: Events in columns: EVENT says which it is; then a place, and what the events have.
+#: Events in columns: EVENT names the kind; then a place, and the fields of the events.
 EVENT: Final = "event"
 EVENT_COLUMNS: Final = (
     *(EVENT, *Where._fields),
@@ -68,7 +68,7 @@ EVENT_COLUMNS: Final = (
 )
 
 
-#: Of a create the first so many partitions are looked at.
+#: Maximum number of partitions of a create that are examined: its first ones.
 MOST_PARTITIONS: Final = 64
 #: The kinds of messages of which events or observations are made, unless the session ignores them.
 TELLING: Final = (
@@ -79,9 +79,9 @@ TELLING: Final = (
 
 
 def events_of(row: Row) -> Iterator[tuple[str, Event]]:
-    """The events of a row of kind `message`, each with its key; none of one that its session ignores.
+    """The events of a row of kind `message`, each with its key; none if its session ignores the message.
 
-    If messages were missed before it, its keys are told first.
+    If messages were missed before it, a Partial with the same key comes before each event, except before an Asked.
     """
     for key, event in _said_in(row):
         if row["missed"] and not isinstance(event, Asked):
@@ -126,20 +126,20 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
 
 
 def _known(answers: Row) -> Row:
-    """What is known of the request that is answered."""
+    """The known facts about the request that is answered."""
     if answers.get("unsure"):
         return {}
     return answers | {"requested_at_ns": None} if answers.get("late") else answers
 
 
 def _partitions(create: Row) -> int:
-    """How many partitions a create asks for, up to MOST_PARTITIONS."""
+    """Number of partitions that a create asks for, at most MOST_PARTITIONS."""
     asked_for = _integer(create["partitions"])
     return 1 if asked_for is None else min(asked_for, MOST_PARTITIONS)
 
 
 def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
-    """The events of rows with EVENT_COLUMNS: what `events_of` gives for messages, and where connections stand."""
+    """The events of rows with EVENT_COLUMNS: about messages, as from `events_of`, and about states of connections."""
     columns = {name: batch.column(name) for name in EVENT_COLUMNS}
     lists = {name: unsigned(columns[name]) for name in ("partition", "index", "requested")}
     lists["runs"] = _runs(columns.pop("indexes"))
@@ -181,7 +181,7 @@ def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
 
 
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
-#: By the name of the event.
+#: Constructors of events, by the name of the event.
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "created": lambda where, row: Created(where),
     "init": lambda where, row: Init(
@@ -205,7 +205,7 @@ _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
 
 
 def unsigned(column: pa.Array) -> list[Any]:
-    """Whole numbers below 2^64 of a column of decimals; None of null. A decimal each would cost ten times as much."""
+    """Whole numbers below 2^64 from a column of decimals; None for null. Decimal objects would be ten times slower."""
     if column.null_count == len(column):
         return [None] * len(column)
     numbers: list[Any] = _low_words(column).tolist()
@@ -216,7 +216,7 @@ def unsigned(column: pa.Array) -> list[Any]:
 
 
 def _low_words(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Of each decimal the lower 64 bits, which are all of a number below 2^64."""
+    """The lower 64 bits of each decimal: the whole of a number below 2^64."""
     words = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, 2)
     return words[column.offset : column.offset + len(column), 0]
 
@@ -241,7 +241,7 @@ def _integer(number: Decimal | None) -> int | None:
 
 
 def observations_of(row: Row) -> Iterator[Observation]:
-    """The data that a row of kind `message` tells, by digest."""
+    """The data in a row of kind `message`, by digest."""
     message, address = row["message"], row["stream_address"]
     if message["ignored"] is not None or address is None:
         return
@@ -261,20 +261,20 @@ def _digest(data: bytes) -> bytes:
 
 
 class Heard:
-    """All that the rows of one capture say, in memory, whatever their order."""
+    """The events and the data of all rows of one capture, in memory, whatever their order."""
 
     def __init__(self) -> None:
         self._events: list[tuple[int, int, str, Event]] = []
         self._observations: list[Observation] = []
-        #: The keys under which a connection says something.
+        #: The keys of the events of each connection.
         self._keys: dict[bytes, dict[str, None]] = {}
         #: The host of each connection's client.
         self._hosts: dict[bytes, str] = {}
-        #: How each connection stands, as it was told last.
+        #: The last reported state of each connection.
         self._sessions: dict[bytes, Row] = {}
 
     def take(self, row: Row) -> None:
-        """A row of the log."""
+        """Take a row of the log."""
         if row["row_kind"] == SESSION:
             self._sessions[row["connection_id"]] = row["session"]
         elif row["row_kind"] == CONNECTION:
@@ -286,7 +286,7 @@ class Heard:
             self._observations += observations_of(row)
 
     def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
-        """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
+        """The results of all rows together: findings, holes, and the states of streams and their clients at the end."""
         events = list(self.placed())
         partial: list[tuple[float, float, str, Event]] = []
         ended: list[tuple[float, float, str, Event]] = []
@@ -306,9 +306,9 @@ class Heard:
         return [*told, *data_changed(observed)]
 
     def placed(self) -> Iterator[tuple[int, int, str, Event]]:
-        """The events, each with the host of its client; what is saved under a name also under the stream's address.
+        """The events, each with the host of its client. Saved and Got under a name are also under the stream's address.
 
-        That is the one which was given to the name last, for the first time.
+        That is the address which was new to the name last.
         """
         given: dict[str, list[str]] = {}
         names, lacking = self._names_of_several(), self._lacking()
@@ -338,7 +338,7 @@ class Heard:
                     yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
 
     def _lacking(self) -> dict[str | None, dict[bytes, int]]:
-        """By host of clients, its connections that lack bytes, and since when: there more may have come."""
+        """By host of clients, its connections that lack bytes, and since when: more messages may have come on these."""
         lacking: dict[str | None, dict[bytes, int]] = {}
         for connection_id, session in self._sessions.items():
             if session["partial"]:

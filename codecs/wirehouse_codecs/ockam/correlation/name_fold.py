@@ -1,6 +1,6 @@
-"""What is said under a name: the addresses that it is given, and what the index service tells its clients.
+"""The fold of a name: the addresses that it is given, and the answers of the index service to its clients.
 
-Names outlive addresses, and so does what clients saved. Here these rules are judged: `create_other_name`,
+Names outlive addresses, and so do the saved indexes of clients. Here these rules are judged: `create_other_name`,
 `address_changed` on several connections, `saved_index_lowered` on several connections, `index_never_saved`
 (specification, "Stream creation" and "Addition: index management").
 """
@@ -39,7 +39,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.ockam.session.addresses import node_of
 
 Key = TypeVar("Key")
-#: Findings of a rule that wait; further ones are not reported.
+#: Maximum number of findings of a rule that wait; further ones are not reported.
 MOST_WAITING: Final = 16_384
 
 
@@ -70,7 +70,7 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class NameState:
-    """What is carried of a name."""
+    """The carried state of a name."""
 
     connections: Connections = field(default_factory=Connections)
     #: The first Init.
@@ -78,7 +78,7 @@ class NameState:
     #: The address that was given last, and all of them in the order in which they were given first.
     current: str | None = None
     addresses: list[str] = field(default_factory=list)
-    #: By who captured it, those that were given there; by connection, those that were given there.
+    #: The addresses that were given, by who captured them; and those that were given on each connection.
     given: dict[str, dict[str, Given]] = field(default_factory=dict)
     inits: dict[bytes, list[str]] = field(default_factory=dict)
     #: Addresses that replied after a later one had, each reported once.
@@ -87,9 +87,10 @@ class NameState:
     lowered: list[Lowered] = field(default_factory=list)
     #: Higher answers to a client than it saved, that may still be excused.
     raised: list[Raised] = field(default_factory=list)
-    #: An answer was captured before its request, or held back until that came: two clocks tell the time, or two paths.
+    #: Whether an answer was captured before its request, or was held back until that came: then the times are of two
+    #: clocks or two paths.
     clocks: bool = False
-    #: The one that was silent longest first.
+    #: Clients by their ids; the one that was silent longest comes first.
     clients: dict[str, NameClient] = field(default_factory=dict)
 
 
@@ -115,7 +116,7 @@ class NameFold(NameState):
         }
 
     def take(self, event: Event) -> Sequence[Told]:
-        """The next event in the order of arrival. Those of a stream's messages say nothing of its name."""
+        """Take the next event in the order of arrival. Events about a stream's messages have no effect on its name."""
         step = self._steps.get(type(event))
         return NOTHING if step is None else step(event)
 
@@ -144,7 +145,7 @@ class NameFold(NameState):
         if address not in self.addresses:
             self.addresses = [*self.addresses, address][-MOST_SHARING:]
         if address != self.current:
-            # The service may have begun anew, and its indexes with it.
+            # The service may have started over, and its indexes with it.
             for client in self.clients.values():
                 client.answers.clear()
             self.connections.settle()
@@ -161,7 +162,10 @@ class NameFold(NameState):
         _bound(self.inits, MOST_CONNECTIONS)
 
     def _reply(self, replied: Replied) -> Sequence[Told]:
-        """An address replies although a later one has. On a connection that was given both its session reports it."""
+        """Judge `address_changed`: an address replies although a later one has replied.
+
+        If one connection was given both addresses, its session reports it.
+        """
         self._note_clocks(replied)
         address, sent_ns = replied.stream_address, replied.requested_at_ns
         given = self.given.get(replied.seen_by, {})
@@ -169,10 +173,10 @@ class NameFold(NameState):
             return NOTHING
         if given[address].replied is None:
             given[address] = given[address]._replace(replied=arrival(replied.where))
-        # An Init that a hole held back shows in no order with the others.
+        # If bytes are missing, a hole may have held back an Init, and the order of the Inits isn't known.
         if self.connections.partial:
             return NOTHING
-        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        # If an answer comes before its request, or was held back until then, the times are of two clocks.
         if sent_ns is None or self.clocks or address in self.resumed:
             return NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
@@ -217,7 +221,7 @@ class NameFold(NameState):
         return NOTHING
 
     def _excuses(self, saved: Saved, raised: Raised) -> bool:
-        """By the clock of its own capture, this SaveIndex may have come before the answer."""
+        """Whether this SaveIndex raised the index far enough, and may have come before the answer by its own clock."""
         is_enough = saved.client_id == raised.client_id and saved.index >= raised.told
         return is_enough and not arrival(raised.where).is_before(arrival(saved.where), self._reading.clocks_ns)
 
@@ -227,13 +231,13 @@ class NameFold(NameState):
         if client is None:
             return NOTHING
         index, known = got.index, client.saved or 0
-        # A lost Init may have told that the service began anew, a lost SaveIndex may have raised the index.
+        # A lost Init may have shown that the service started over; a lost SaveIndex may have raised the index.
         judged = not (self.connections.partial or got.lacks or self.clocks)
         before = client.lowered(got, self._reading.clocks_ns)
         if before is not None and judged and len(self.lowered) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, after {before} on another connection"
             self.lowered.append(Lowered(got.where, shown))
-        # What a capture lost of a connection that may still be open would be reported later.
+        # If a capture lost bytes of a connection that may still be open, the hole would be reported later.
         judged = judged and client.answered and not self._speaks_elsewhere(client, got.where.connection_id)
         if index is not None and index > known and judged and len(self.raised) < MOST_WAITING:
             shown = f"client {quoted(got.client_id)} is told {index}, saved was only {known}"
@@ -243,7 +247,7 @@ class NameFold(NameState):
         return NOTHING
 
     def _note_clocks(self, answer: Replied | Got) -> None:
-        """An answer comes. If it shows two clocks, what was said just before is in no sure order."""
+        """Note an answer. If it shows two clocks, the order of the messages just before isn't sure."""
         asked_ns, answered_ns = answer.requested_at_ns, answer.where.arrived_at_ns
         if self.clocks or asked_ns is None or asked_ns < answered_ns:
             return
@@ -253,7 +257,7 @@ class NameFold(NameState):
         self.raised = [one for one in self.raised if one.where.arrived_at_ns <= since_ns]
 
     def _speaks_elsewhere(self, client: NameClient, connection_id: bytes) -> bool:
-        """Another connection of the client may be open; connections that were forgotten may be its."""
+        """Whether another connection of the client may be open. Forgotten connections may be the client's."""
         forgotten = client.connections > len(client.recent)
         alive = self.connections.alive
         return any(one in client.recent or forgotten or not one for one in alive if one != connection_id)
@@ -270,11 +274,11 @@ class NameFold(NameState):
         return NOTHING
 
     def _drop_lowered(self) -> None:
-        """The service may have begun anew before what is not settled."""
+        """Drop findings that are not settled: the service may have started over before them."""
         self.lowered = [one for one in self.lowered if self.connections.is_settled(one.where)]
 
     def end_window(self) -> list[Told]:
-        """The window ends: what can be judged now, and the rows that changed."""
+        """End the window; returns what can be judged now, and the rows that changed."""
         self.connections.closed.clear()
         self.connections.settle()
         settled = [one for one in self.lowered if self.connections.is_settled(one.where)]
@@ -283,7 +287,7 @@ class NameFold(NameState):
         return [*told, *self._never_saved(), *self._rows()]
 
     def _never_saved(self) -> list[Told]:
-        """What no SaveIndex of another capture can excuse any more."""
+        """The findings that no SaveIndex of another capture can excuse any more."""
         since_ns = self.connections.last_at_ns - (self._reading.clocks_ns if self.connections.alive else 0)
         told = [one for one in self.raised if one.where.arrived_at_ns <= since_ns]
         self.raised = [one for one in self.raised if one.where.arrived_at_ns > since_ns]
@@ -313,6 +317,6 @@ class NameFold(NameState):
 
 
 def _bound(known: dict[Key, Any], most: int) -> None:
-    """Of more than `most` the oldest is forgotten."""
+    """Forget the oldest entry if there are more than `most`."""
     if len(known) > most:
         del known[next(iter(known))]

@@ -15,16 +15,16 @@ class Reading(NamedTuple):
     """Options of a service, as folds need them."""
 
     convention: IndexConvention
-    #: As `connections.HOLE_NS` and `CLOCKS_NS`.
+    #: The values that are used as `connections.HOLE_NS` and `CLOCKS_NS`.
     hole_ns: int
     clocks_ns: int
 
     def position(self, saved: int) -> int:
-        """The next index that a client needs which saved this one."""
+        """The next index that a client needs after it saved this one."""
         return saved if self.convention is IndexConvention.NEXT else saved + 1
 
     def position_told(self, index: int | None, saved: int | None) -> int:
-        """The same of a client that is told `index`; `saved` is what it was known to have.
+        """The next index that a client needs after it got the answer `index`; `saved` is what it was known to have.
 
         None, and 0 where nothing was saved, mean the beginning.
         """

@@ -15,10 +15,10 @@ from wirehouse_codecs.ockam.correlation.events import Delivered, Saved
 
 @dataclass(slots=True)
 class Skipped:
-    """What a SaveIndex passed over."""
+    """The messages that a SaveIndex passed over."""
 
     saved: Saved
-    #: Messages that no response to the client went through, and those that one left out.
+    #: Messages that no response to the client went through, and messages that one left out.
     never: Intervals
     passed: Intervals
 
@@ -39,16 +39,16 @@ class Skipped:
 
 @dataclass(slots=True)
 class Doubted:
-    """What is found about a SaveIndex on a connection where messages were missed.
+    """Findings about a SaveIndex on a connection where messages were missed.
 
     An answer on another connection of the client may be captured only when it is sent again, after the SaveIndex. So
     the findings wait for answers to pulls that were sent before it.
     """
 
     saved: Saved
-    #: What `save_ahead` reports; "" = nothing.
+    #: The message of `save_ahead`; "" = it isn't broken.
     ahead: str
-    #: As of Skipped.
+    #: The same runs as in `Skipped`.
     never: Intervals
     passed: Intervals
 

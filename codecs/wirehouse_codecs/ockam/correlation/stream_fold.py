@@ -1,4 +1,4 @@
-"""What is said of a stream under its address: its messages, who got them, and how far its clients are.
+"""The fold of a stream, under its address: its messages, which clients got them, and how far the clients are.
 
 Here these rules are judged: `address_shared`, `address_not_from_init`, `duplicate_index`, `index_decreases`,
 `pull_skips`, `index_never_confirmed`, `consumer_hole`, `save_ahead` (specification, "Stream creation",
@@ -47,11 +47,11 @@ from wirehouse_codecs.ockam.correlation.skipped import Doubted, Skipped
 from wirehouse_codecs.ockam.correlation.unconfirmed import Unconfirmed
 from wirehouse_codecs.ockam.rules import RULE
 
-#: Findings of a rule that wait; further ones are not reported.
+#: Maximum number of findings of a rule that wait; further ones are not reported.
 MOST_WAITING: Final = 16_384
-#: Pushes of so long have one LagRow.
+#: Length of the span of time whose pushes have one LagRow.
 BURST_NS: Final = 10**9
-#: After all that is ever captured.
+#: A time after everything that is ever captured.
 _LATER: Final = 2**63 - 1
 
 
@@ -64,7 +64,7 @@ class Decreased(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """What is carried of a stream."""
+    """The carried state of a stream."""
 
     connections: Connections = field(default_factory=Connections)
     contents: Contents = field(default_factory=Contents)
@@ -76,16 +76,16 @@ class StreamState:
     name: str | None = None
     partition: int | None = None
     sharing: list[tuple[str, int]] = field(default_factory=list)
-    #: The name had another address before.
+    #: Whether the name had another address before.
     later: bool = False
     #: The first request to the address while no Init gave it, and whether that was reported.
     asked: Where | None = None
     blamed: bool = False
-    #: Messages in responses to pulls.
+    #: Number of messages in responses to pulls.
     delivered: int = 0
     #: Findings of `index_decreases`, until no answer that comes can show two clocks any more.
     decreased: list[Decreased] = field(default_factory=list)
-    #: What clients passed over that pull and save on different connections, until nothing missing can explain it.
+    #: Messages passed over by clients that pull and save on different connections, until nothing missing explains it.
     skipped: list[Skipped] = field(default_factory=list)
     #: Findings about clients that save where messages were missed, until no answer that is sent again can explain them.
     doubted: list[Doubted] = field(default_factory=list)
@@ -95,19 +95,19 @@ CODEC: Final = SnapshotCodec(StreamState, what="ockam stream", version=SNAPSHOT_
 
 
 class StreamFold(StreamState):
-    """The fold of a stream. `lags`: also changes of lag are reported."""
+    """The fold of a stream. With `lags`, changes of lag are reported too."""
 
     def __init__(self, address: str, reading: Reading, snapshot: str | None, *, lags: bool) -> None:
         state = StreamState() if snapshot is None else CODEC.read(snapshot)
         super().__init__(**carried_fields(StreamState, state))
         self._address, self._reading = address, reading
         self.connections.hole_ns = reading.hole_ns
-        #: Since the last window's end: anything changed, or what the rows of all clients show.
+        #: Whether, since the last window's end, anything changed; and whether what the rows of all clients show did.
         self._changed = self._shared_changed = False
         #: The last confirm that lag rows don't show yet, all of one second, and the clients that have a row since.
         self._confirmed_at: Where | None = None
         self._shown: set[str] = set()
-        #: Of `skipped`, what this window has judged.
+        #: Results of this window for `skipped` and `doubted`.
         self._judged: list[Told] = []
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
             Init: self._init,
@@ -120,7 +120,7 @@ class StreamFold(StreamState):
             Closed: self._close,
             Partial: self._note_partial,
         }
-        #: What may change a lag.
+        #: The steps for events that may change a lag.
         self._moves: dict[type[Any], Callable[[Any], Iterable[Told]]] = {}
         if lags:
             self._moves = {
@@ -132,7 +132,7 @@ class StreamFold(StreamState):
             }
 
     def take(self, event: Event) -> Sequence[Told]:
-        """The next event in the order of arrival. Those of its name alone say nothing of a stream."""
+        """Take the next event in the order of arrival. Events about the name alone have no effect on a stream."""
         move = self._moves.get(type(event))
         if move is not None:
             return [*self._lag_of_pushes(event.where.arrived_at_ns), *move(event)]  # type: ignore[union-attr]
@@ -179,14 +179,14 @@ class StreamFold(StreamState):
 
     def _ask(self, asked: Asked) -> Sequence[Told]:
         self.connections.note_asking(asked.where)
-        # Who spoke of it before had it from an Init that wasn't captured.
+        # If the address was used before, it came from an Init that wasn't captured.
         known = self.name is not None or self.first is not None
         if not (known or self.connections.partial or self.blamed or self.asked):
             self.asked = asked.where
         return NOTHING
 
     def _not_given(self) -> list[Told]:
-        """The request to an address that no Init gave, once none can come any more."""
+        """The finding about a request to an address that no Init gave, once no Init can come any more."""
         self.connections.settle()
         where = self.asked
         if where is None or not self.connections.is_settled(where):
@@ -213,7 +213,7 @@ class StreamFold(StreamState):
         return NOTHING
 
     def _note_clocks(self, answer: Stored | Delivered, requested_at_ns: int | None) -> None:
-        """An answer comes. If it shows two clocks, what was said just before is in no sure order."""
+        """Note an answer. If it shows two clocks, the order of the messages just before isn't sure."""
         if self.contents.note_clocks(answer, requested_at_ns):
             since_ns = answer.where.arrived_at_ns - self._reading.clocks_ns
             self.unconfirmed.forget_since(since_ns)
@@ -221,7 +221,7 @@ class StreamFold(StreamState):
             self.decreased = [one for one in self.decreased if one.where.arrived_at_ns <= since_ns]
 
     def _decreases(self, until_ns: int) -> list[Told]:
-        """What came until then, in the order of one clock."""
+        """The findings of `index_decreases` that came until then, in the order of one clock."""
         told = [self._found("index_decreases", *one) for one in self.decreased if one.where.arrived_at_ns <= until_ns]
         self.decreased = [one for one in self.decreased if one.where.arrived_at_ns > until_ns]
         return [*told]
@@ -275,7 +275,7 @@ class StreamFold(StreamState):
         if not client.resumed:
             client.resume(position)
         elif position > client.covered.floor:
-            # Without a delivery that is known to be its own, what came to it can't be told.
+            # Without a delivery that is known to be its own, it isn't known what came to it.
             if client.is_after(saved.where) and not (client.split or saved.lacks):
                 ahead = self._ahead(saved, client, position)
                 never, passed = self._passed_over(client, position)
@@ -295,7 +295,7 @@ class StreamFold(StreamState):
         return told
 
     def _ahead(self, saved: Saved, client: StreamClient, position: int) -> str:
-        """What `save_ahead` reports; "" = nothing."""
+        """The message of `save_ahead`; "" = it isn't broken."""
         assert client.last is not None
         expected = max(client.last + 1, client.covered.floor)
         if position <= expected:
@@ -303,13 +303,13 @@ class StreamFold(StreamState):
         return f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
 
     def _passes(self, saved: Saved, ahead: str, never: Sequence[Run], passed: Sequence[Run]) -> Iterator[Told]:
-        """What a client passed over on the connection that brought it messages."""
+        """The results for what a client passed over on the connection that brought it messages."""
         if ahead:
             yield self._found("save_ahead", saved.where, ahead)
         yield from self._holes(saved, never, passed)
 
     def _passed_over(self, client: StreamClient, position: int) -> tuple[list[Run], list[Run]]:
-        """What a client never got before `position`: what no response to it went through, and what one left out."""
+        """Messages before `position` that a client never got: no response went through them, or one left them out."""
         undelivered = list(client.undelivered(self.contents.confirmed, position))
         never = [part for run in undelivered for part in client.covered.missing(*run)]
         return never, [part for run in undelivered for part in client.covered.within(*run)]
@@ -335,7 +335,7 @@ class StreamFold(StreamState):
                 )
 
     def _judge_doubted(self, until_ns: int) -> None:
-        """No answer that is sent again can explain any more what was found until then."""
+        """Judge the doubted findings until then: no answer that is sent again can explain them any more."""
         due = [one for one in self.doubted if one.saved.where.arrived_at_ns <= until_ns]
         if due:
             self.doubted = [one for one in self.doubted if one.saved.where.arrived_at_ns > until_ns]
@@ -343,11 +343,11 @@ class StreamFold(StreamState):
                 self._judged += self._passes(one.saved, one.ahead, list(one.never), list(one.passed))
 
     def _is_unsure(self) -> bool:
-        """Nothing can be known by the order of several connections."""
+        """Whether nothing can be concluded from the order of several connections."""
         return self.connections.partial or self.contents.clocks or len(self.skipped) == MOST_WAITING
 
     def _judge_skipped(self, until_ns: int) -> None:
-        """Nothing that is missing can explain any more what was passed over until then."""
+        """Judge what was passed over until then: nothing that is missing can explain it any more."""
         due = [one for one in self.skipped if one.saved.where.arrived_at_ns <= until_ns]
         if due:
             self.skipped = [one for one in self.skipped if one.saved.where.arrived_at_ns > until_ns]
@@ -391,7 +391,7 @@ class StreamFold(StreamState):
         moved = [client_id] if client_id is not None and self._stands(client_id) != before else []
         cause = "pull"
         if self.contents.passed.count != passed:
-            # Of all that it passed over, or that came back, something may lie ahead of these.
+            # Some messages that it passed over, or that came back, may lie ahead of these clients.
             end = max(last for _, last in delivered.runs)
             clients = self.clients.by_id.items()
             behind = [name for name, one in clients if one.position is not None and one.position <= end]
@@ -405,7 +405,7 @@ class StreamFold(StreamState):
         return None if client is None else (client.saved, client.position, client.last)
 
     def _lag_of_pushes(self, now_ns: int) -> Iterable[LagRow]:
-        """What the pushes of a second changed, once it is over."""
+        """The changes of lag by the pushes of a second, once it is over."""
         where = self._confirmed_at
         if where is None or where.arrived_at_ns // BURST_NS >= now_ns // BURST_NS:
             return ()
@@ -475,7 +475,7 @@ class StreamFold(StreamState):
         return NOTHING
 
     def end_window(self) -> list[Told]:
-        """The window ends, and with it a second: what can be judged now, and the rows that changed."""
+        """End the window, and with it a second; returns what can be judged now, and the rows that changed."""
         clocks_ns = self._reading.clocks_ns
         self.unconfirmed.end_window(self.connections.closed)
         self.connections.closed.clear()

@@ -1,14 +1,15 @@
-"""What only several connections say together: the messages of a stream, how far its consumers are, and the set rules.
+"""The folds of streams and names: whatever only several connections show together, and the rules about it.
 
-A fold takes what was said under one key in the order of arrival, and can be carried on: where windows are cut changes
-neither what is found nor how the newest rows stand. There are two kinds of key (events.py):
+A fold takes the events under one key in the order of arrival, and its state is carried to the next window. Where
+windows are cut changes neither the findings nor the newest rows. There are two kinds of key (events.py):
 
 - An address, of a stream: stream_fold.py, with what the stream holds (contents.py), what was delivered before it was
   confirmed (unconfirmed.py), and its clients (clients.py).
 - A name: name_fold.py, with its addresses, and what the index service has for its clients.
 
-Streams are told apart by their address: under a new address a name begins anew. What a fold keeps is bounded. Beyond a
-bound the lowest indexes, or the clients that were silent longest, are forgotten, and what would need them isn't judged.
+A stream is identified by its address: if a name gets a new address, it names another stream. The state of a fold is
+bounded. Beyond a bound, the lowest indexes or the clients that were silent longest are forgotten, and whatever would
+need them isn't judged.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from wirehouse_codecs.ockam.options import IndexConvention
 
 
 class Fold:
-    """What is said under one key, in the order of arrival.
+    """The fold of the events under one key, in the order of arrival.
 
-    `hole_ns` and `clocks_ns`: as HOLE_NS and CLOCKS_NS. `lags`: changes of lag are reported too (LagRow). `snapshot` is
-    that of an earlier fold, which this one continues. StateVersionError: another version wrote it.
+    `hole_ns` and `clocks_ns` are used as HOLE_NS and CLOCKS_NS. With `lags`, changes of lag are reported too (LagRow).
+    `snapshot` is that of an earlier fold, which this one continues. StateVersionError: another version wrote it.
     """
 
     def __init__(
@@ -48,17 +49,20 @@ class Fold:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Of a name: its addresses, in the order in which they were given first."""
+        """The addresses of a name, in the order in which they were first given; empty for a stream."""
         return self._fold.addresses if isinstance(self._fold, NameFold) else ()
 
     def take(self, event: Event) -> Sequence[Told]:
-        """The next event in the order of arrival; what it completes (Found, Hole), and changes of lag (LagRow)."""
+        """Take the next event in the order of arrival.
+
+        Returns what it completes (Found, Hole), and changes of lag (LagRow).
+        """
         return self._fold.take(event)
 
     def end_window(self) -> list[Told]:
-        """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow, LagRow).
+        """End the window; it ends with a second.
 
-        It ends with a second.
+        Returns what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow, LagRow).
         """
         return self._fold.end_window()
 
@@ -68,7 +72,7 @@ class Fold:
 
 
 def judge(events: Iterable[tuple[str, Event]], convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
-    """All that events, each with its key and in the order of arrival, tell if nothing follows them."""
+    """All results of events, each with its key and in the order of arrival, if nothing follows them."""
     folds: dict[str, Fold] = {}
     told: list[Told] = []
     for key, event in events:

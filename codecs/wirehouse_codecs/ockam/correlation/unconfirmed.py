@@ -1,7 +1,7 @@
 """Rule `index_never_confirmed`: messages that were delivered, though no push was confirmed with their index.
 
-Until nothing may explain such a message any more, it waits: for a confirm that comes later, for pushes that are open,
-and for holes that are not reported yet.
+A message waits as long as something may still explain it: a confirm that comes later, a push that is open, or a hole
+that is not reported yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS, Con
 from wirehouse_codecs.ockam.correlation.contents import MOST_RUNS, Contents
 from wirehouse_codecs.ockam.correlation.events import Moment, OpenPushes, Stored, Where, arrival, request, runs_text
 
-#: Delivered runs that wait for a push to be confirmed with them; further ones are not judged.
+#: Maximum number of delivered runs that wait for a push to be confirmed with them; further ones are not judged.
 MOST_PENDING: Final = 16_384
 
 
@@ -34,18 +34,18 @@ class Pending(NamedTuple):
 class Unconfirmed:
     """Delivered messages that wait for their confirms, and the pushes that may still be confirmed."""
 
-    #: Each reported or waiting.
+    #: Indexes that were reported or have waited.
     indexes: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
-    #: Those that wait, rising.
+    #: Delivered runs that wait, rising.
     pending: list[Pending] = field(default_factory=list)
-    #: When the pushes arrived that were open at the end of the last window, by connection.
+    #: Arrivals of the pushes that were open at the end of the last window, by connection.
     open: dict[bytes, list[Moment]] = field(default_factory=dict)
-    #: When the first pushes arrived that stay open, as `_firsts` has them.
+    #: Arrivals of the first pushes that stay open, as `_firsts` returns them.
     lost: list[Moment] = field(default_factory=list)
 
     def deliver(self, contents: Contents, ordered: Iterable[tuple[int, int]], where: Where) -> None:
-        """These indexes are delivered: those that aren't confirmed wait, from their first delivery on."""
-        # What is below the first confirmed index may have been pushed before the capture began.
+        """Note delivered indexes: those that aren't confirmed wait, from their first delivery on."""
+        # Indexes below the first confirmed one may have been pushed before the capture began.
         assert contents.lowest is not None
         floor = max(contents.lowest, contents.confirmed.floor)
         for first, last in ordered:
@@ -61,7 +61,9 @@ class Unconfirmed:
             self.indexes.add(*run)
 
     def excuse(self, stored: Stored, *, clocks: bool, clocks_ns: int) -> None:
-        """It was delivered before its push was confirmed, but not before it was sent. `clocks`: two tell the time."""
+        """Drop a waiting message whose push is confirmed now, unless it was surely delivered before the push was sent.
+        With `clocks`, the times are of two clocks, and nothing is sure.
+        """
         at = bisect_right(self.pending, stored.index, key=attrgetter("first")) - 1
         if at < 0:
             return
@@ -75,22 +77,22 @@ class Unconfirmed:
             self.pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
 
     def forget_since(self, at_ns: int) -> None:
-        """What was delivered since then isn't judged: nothing shows what came first."""
+        """Drop what was delivered since `at_ns`: nothing shows what came first."""
         self.pending = [pending for pending in self.pending if pending.where.arrived_at_ns <= at_ns]
 
     def note_open(self, opened: OpenPushes) -> None:
-        """Pushes of a connection are open at a window's end."""
+        """Note the pushes of a connection that are open at a window's end."""
         if opened.pushes:
             self.open[opened.connection_id] = list(opened.pushes)
         else:
             self.open.pop(opened.connection_id, None)
 
     def miss(self, connections: Connections) -> None:
-        """A hole may explain what is not settled."""
+        """Drop what is not settled: a hole may explain it."""
         self.pending = [pending for pending in self.pending if connections.is_settled(pending.where)]
 
     def end_window(self, closed: Iterable[bytes]) -> None:
-        """Pushes that are open on a connection that has ended stay so."""
+        """Note that pushes stay open if their connection ended in this window."""
         for connection_id in closed:
             self._lose(self.open.pop(connection_id, []))
         while len(self.open) > MOST_CONNECTIONS:
@@ -100,7 +102,10 @@ class Unconfirmed:
         self.lost = _firsts([*self.lost, *pushed])
 
     def never_confirmed(self, connections: Connections, *, clocks: bool, clocks_ns: int) -> Iterator[tuple[Where, str]]:
-        """What is settled, from before the first push that is open now. After one that stays so it is dropped."""
+        """The settled deliveries from before the first open push, each with its place and a text.
+
+        Settled deliveries after a push that stays open are dropped.
+        """
         if not self.pending:
             return
         opened = _firsts([*chain.from_iterable(self.open.values()), *self.lost])
@@ -124,5 +129,5 @@ def _firsts(moments: Iterable[Moment]) -> list[Moment]:
 
 
 def _is_before_all(moment: Moment, others: Iterable[Moment], *, clocks: bool, clocks_ns: int) -> bool:
-    """Where two clocks tell the time of one capture (`clocks`), nothing shows what came first."""
+    """Whether a moment surely came before all others; with two clocks in one capture (`clocks`), nothing is sure."""
     return all(not clocks and moment.is_before(other, clocks_ns) for other in others)
