@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.core.rules import Rule, Severity
 from wirehouse_codecs.logs import inspection
+from wirehouse_codecs.logs.flow_log import FlowLog
 from wirehouse_codecs.logs.inspection import SKIP, Inspected, Unseen
 from wirehouse_codecs.logs.rows import (
     BATCH_ROWS,
@@ -39,7 +40,6 @@ from wirehouse_codecs.logs.rows import (
     STATE,
     VIOLATION,
     Dialogue,
-    FlowLog,
     Gather,
     Log,
     Start,

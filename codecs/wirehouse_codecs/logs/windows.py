@@ -1,8 +1,8 @@
 """Turns segments into the rows of logs through consecutive windows. Spark runs this for each port pair.
 
 The input is the segments of one port pair after the other, in order of arrival. Each port pair has a
-`logs.rows.FlowLog`. If a protocol shares state between connections, `GatheredFlows` reads all port pairs between two
-addresses together.
+`logs.flow_log.FlowLog`. If a protocol shares state between connections, `GatheredFlows` reads all port pairs between
+two addresses together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pyarrow as pa
 from wirehouse_codecs.core.errors import StateDamagedError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import NO_STATE
-from wirehouse_codecs.logs.rows import STATE, FlowLog, Gather, Log, Seal, Start, Window
+from wirehouse_codecs.logs.flow_log import FlowLog
+from wirehouse_codecs.logs.rows import STATE, Gather, Log, Seal, Start, Window
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.segments import SegmentRows
 

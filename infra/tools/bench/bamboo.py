@@ -34,7 +34,8 @@ from wirehouse_codecs.bamboo.simulator.simulator import (
 from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES, SIGNATURE_BYTES
 from wirehouse_codecs.bamboo.wire.lzfoo import Deflater, Inflater
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.logs.rows import RUN_BYTES, Log
+from wirehouse_codecs.logs.flow_log import RUN_BYTES
+from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.simulate.script import SEGMENT_BYTES, Send
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions

@@ -28,7 +28,8 @@ from wirehouse_codecs.hiero.log import log as hiero_log
 from wirehouse_codecs.hiero.log import rows as hiero_rows
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.simulator import simulator as hiero
-from wirehouse_codecs.logs.rows import FlowLog, Gather, Start
+from wirehouse_codecs.logs.flow_log import FlowLog
+from wirehouse_codecs.logs.rows import Gather, Start
 from wirehouse_codecs.ockam.log import log as ockam_log
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.simulator import simulator as ockam

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.landed import LATE_NS, SEGMENTS, landed_packets
 from wirehouse_codecs.logs import rows, tcp_inspection, windows
+from wirehouse_codecs.logs.flow_log import RUN_BYTES
 from wirehouse_codecs.logs.null_dialogue import NullDialogue
-from wirehouse_codecs.logs.rows import BATCH_ROWS, MESSAGE, RUN_BYTES, Log, Where, Window
+from wirehouse_codecs.logs.rows import BATCH_ROWS, MESSAGE, Log, Where, Window
 from wirehouse_codecs.logs.windows import SourceLog
 from wirehouse_codecs.simulate.script import Close, Conversation, Send, packets
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.logs import rows as stream_log
+from wirehouse_codecs.logs import flow_log
+from wirehouse_codecs.logs import rows as rows_of_logs
 from wirehouse_codecs.logs import windows as source_log
+from wirehouse_codecs.logs.flow_log import FlowLog
 from wirehouse_codecs.logs.null_dialogue import NullDialogue
-from wirehouse_codecs.logs.rows import FlowLog, Gather, Log, Window
+from wirehouse_codecs.logs.rows import Gather, Log, Window
 from wirehouse_codecs.logs.windows import GatheredFlows, SourceLog, addresses
 from wirehouse_codecs.tcp import waiting
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
@@ -117,16 +119,16 @@ def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:
 
     windows = (Window("0", OPTIONS.idle_ns - 1), Window("1", 2**62))
     sources = {"a": SourceLog(start, OPTIONS, windows)}
-    out = [row for batch in source_log.read(batches(), sources, stream_log.schema(())) for row in batch.to_pylist()]
+    out = [row for batch in source_log.read(batches(), sources, rows_of_logs.schema(())) for row in batch.to_pylist()]
     return told, out
 
 
 @given(conversations(), st.sampled_from([1, 7, 1000]), st.sampled_from([1, 40, 1 << 20]))
 @settings(max_examples=100)
 def test_plain_segments_are_taken_as_each_by_itself(rows: list[Row], size: int, run_bytes: int) -> None:
-    with patch.object(stream_log, "FEW_SEGMENTS", 1 << 40):
+    with patch.object(flow_log, "FEW_SEGMENTS", 1 << 40):
         expected = read(rows, 1000)
-    with patch.object(stream_log, "RUN_BYTES", run_bytes), patch.object(stream_log, "FEW_SEGMENTS", 1):
+    with patch.object(flow_log, "RUN_BYTES", run_bytes), patch.object(flow_log, "FEW_SEGMENTS", 1):
         assert read(rows, size) == expected
     assert read(rows, size) == expected
 
@@ -143,9 +145,9 @@ def test_bytes_with_an_acknowledgment_that_is_far_away_are_no_plain_segment() ->
             | {"acknowledgment": acknowledgment, "payload": payload, "payload_bytes": len(payload)}
             for at, (side, sequence, acknowledgment, payload) in enumerate(told)
         ]
-        with patch.object(stream_log, "FEW_SEGMENTS", 1 << 40):
+        with patch.object(flow_log, "FEW_SEGMENTS", 1 << 40):
             expected = read(rows, 1000)
-        with patch.object(stream_log, "FEW_SEGMENTS", 1):
+        with patch.object(flow_log, "FEW_SEGMENTS", 1):
             assert read(rows, 1000) == expected
 
 
@@ -168,7 +170,7 @@ class Together:
 def test_gathered_connections_end_in_order_without_a_look_at_all_of_them() -> None:
     flows = [FLOWS[0][:-2] + number.to_bytes(2, "big") for number in range(500)]
     told: list[Any] = []
-    log = Log(stream_log.schema(()))
+    log = Log(rows_of_logs.schema(()))
     gathered = GatheredFlows(log, Gather(lambda *_: Together(told)), "a", addresses(flows[0]), OPTIONS, {})
     looks: list[FlowLog] = []
 

@@ -39,8 +39,9 @@ from wirehouse_codecs.bamboo.wire.messages import (
 )
 from wirehouse_codecs.bamboo.wire.reader import Layer, Reader
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs.flow_log import FlowLog
 from wirehouse_codecs.logs.inspection import MESSAGE, VIOLATION
-from wirehouse_codecs.logs.rows import FlowLog, Gather, Log, Window
+from wirehouse_codecs.logs.rows import Gather, Log, Window
 from wirehouse_codecs.simulate import script
 from wirehouse_codecs.simulate.script import Close, Conversation, Send
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint

@@ -14,6 +14,7 @@ from tests.support.carried import carry
 from tests.support.searches import fast_first
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place, Severity
+from wirehouse_codecs.logs import flow_log
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -315,7 +316,7 @@ def simulated(config: SimulatorConfig) -> list[TcpSegment]:
 def found(segments: list[TcpSegment]) -> list[tuple[str, str]]:
     """Rules and severities of the log's findings."""
     rows = stream_log.Log(schema.SCHEMA)
-    flow = stream_log.FlowLog(rows, log.starter(WallarooOptions(), b"key"), "test", FLOW, TcpOptions())
+    flow = flow_log.FlowLog(rows, log.starter(WallarooOptions(), b"key"), "test", FLOW, TcpOptions())
     for segment in segments:
         flow.receive(segment)
     flow.finish()

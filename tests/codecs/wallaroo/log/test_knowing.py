@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs import flow_log
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -175,7 +176,7 @@ def rules(name: str, made: list[TcpSegment]) -> list[str]:
     for cut in (False, True):
         rows = stream_log.Log(schema.SCHEMA)
         start = log.starter(WallarooOptions(dialect=name), b"key")
-        flow = stream_log.FlowLog(rows, start, "test", FLOW, TcpOptions())
+        flow = flow_log.FlowLog(rows, start, "test", FLOW, TcpOptions())
         for segment in made:
             flow.receive(segment)
             if cut:

@@ -11,6 +11,7 @@ import pytest
 from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs import flow_log
 from wirehouse_codecs.logs import rows as stream_log
 from wirehouse_codecs.logs import windows as source_log
 from wirehouse_codecs.logs.rows import Log, Window
@@ -196,14 +197,14 @@ def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) ->
     frames = 40_000
     seen = messages = 0
     largest = 0
-    taken = stream_log.FlowLog.flush
+    taken = flow_log.FlowLog.flush
 
-    def flush(self: stream_log.FlowLog) -> None:
+    def flush(self: flow_log.FlowLog) -> None:
         nonlocal largest
         largest = max(largest, self._pieces.size)
         taken(self)
 
-    monkeypatch.setattr(stream_log.FlowLog, "flush", flush)
+    monkeypatch.setattr(flow_log.FlowLog, "flush", flush)
     state = None
     for batch in read(long(frames), 10**9):
         assert batch.num_rows < 2 * stream_log.BATCH_ROWS
@@ -213,7 +214,7 @@ def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) ->
             state = row["state"] or state
     assert messages == frames + 4 + frames // 1000
     assert seen == 0
-    assert largest < stream_log.RUN_BYTES + 1500
+    assert largest < flow_log.RUN_BYTES + 1500
     # The acked ids are let go of, and of the bytes only the last are kept to be compared.
     assert state is not None
     assert len(state) < 200_000
@@ -221,13 +222,13 @@ def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    original = stream_log.FlowLog.end_window
+    original = flow_log.FlowLog.end_window
 
-    def end_window(self: stream_log.FlowLog, window: Window) -> None:
+    def end_window(self: flow_log.FlowLog, window: Window) -> None:
         ended.append(window.name)
         original(self, window)
 
-    monkeypatch.setattr(stream_log.FlowLog, "end_window", end_window)
+    monkeypatch.setattr(flow_log.FlowLog, "end_window", end_window)
     idle = TcpOptions().idle_ns
     windows = tuple(Window(f"{number:05}", (number + 1) * idle) for number in range(10_000))
     source = SourceLog(log.starter(WallarooOptions(), b"key"), TcpOptions(), windows)
@@ -256,7 +257,7 @@ def state_of_a_flow() -> str:
 def go_on(state: str) -> None:
     log_ = Log(schema.SCHEMA)
     flow = segment(0, 1, C, 0, 0)[1]
-    stream_log.FlowLog(log_, log.starter(WallarooOptions(), b"key"), "test", flow, TcpOptions(), state)
+    flow_log.FlowLog(log_, log.starter(WallarooOptions(), b"key"), "test", flow, TcpOptions(), state)
 
 
 def test_carried_state_that_was_cut_or_garbled_says_so() -> None:
