@@ -101,13 +101,13 @@ class Connection:
         self.known = self.known_now
         self.began_before_capture = self.opened == "middle"
 
-    def announce(self, side: Side, sequence: int) -> None:
-        """Note where the bytes of `side` begin, by a SYN. Some bytes may have come before the SYN.
+    def announce(self, side: Side, sequence: int, *, is_answer: bool) -> None:
+        """Note where the bytes of `side` begin, by a SYN. It may come after some, before any of the connection is read.
 
-        If none of the connection was delivered yet, the connection did not begin before the capture after all.
+        An answer to a SYN doesn't show that the other side's first bytes were captured.
         """
         side.announce(sequence)
-        if not (side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
+        if not (is_answer or side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
             self.began_before_capture = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:

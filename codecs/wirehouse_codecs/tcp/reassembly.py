@@ -463,13 +463,13 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours, theirs = connection.sides(segment.direction)
     is_near, flags = connection.numbers_held(segment), segment.flags
     if is_near and not is_answer:
-        connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK)
+        connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK, is_answer=bool(flags & ACK))
         if flags & ACK:
             theirs.begin_answered(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = distance(held[0].acknowledgment, segment.sequence)
         if flags & SYN:
-            connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK)
+            connection.announce(ours, (segment.sequence + 1) & SEQUENCE_MASK, is_answer=bool(flags & ACK))
         elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
             # The held bytes answer bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
@@ -518,7 +518,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.begin_to_send(held[0].sequence if held and held[0].direction is ours.direction else sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
-        connection.announce(ours, sequence)
+        connection.announce(ours, sequence, is_answer=bool(flags & ACK))
         connection.has_syn = True
         if flags & ACK:
             theirs.begin_answered(segment.acknowledgment)
