@@ -18,7 +18,7 @@ from tests.support.landed import LATE_NS, cut, landed_file, landed_packets, read
 from tests.support.searches import fast_first
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.logs import rows as stream_log
+from wirehouse_codecs.logs import flow_log
 from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.ockam.fast import judge
 from wirehouse_codecs.ockam.log import log
@@ -324,7 +324,7 @@ def test_a_garbled_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> Non
 def compiled(rows: list[Row], from_bytes: int) -> list[Row]:
     """What is told if runs of so many bytes are read by the compiled twin, and runs are short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_log, "RUN_BYTES", 4000)
+        patch.setattr(flow_log, "RUN_BYTES", 4000)
         patch.setattr(log, "COMPILED_FROM_BYTES", from_bytes)
         patch.setattr(judge.Plain, "cost", lambda *_: 1)
         return told(rows)
