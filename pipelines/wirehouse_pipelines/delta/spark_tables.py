@@ -93,23 +93,15 @@ def _configuration(table: Table) -> dict[str, str]:
     return {"delta.dataSkippingStatsColumns": ",".join(table.stats)}
 
 
-def read(
-    spark: SparkSession,
-    lake: Lake,
-    name: str,
-    spans: Sequence[SourceWindows] | None = None,
-    row_kind: str | None = None,
-) -> DataFrame:
+def read(spark: SparkSession, lake: Lake, name: str, spans: Sequence[SourceWindows] | None = None) -> DataFrame:
     """Rows of table `name` in `spans` (default: all); an empty frame with its schema if there are none.
-
-    For a decoder's log, `row_kind` selects the rows of one kind. Spark then knows their size and plans joins better.
 
     The Delta log is read here, and Spark is given the names of files. If Spark read the log, it would run several jobs
     before the first row.
     """
     table = all_tables()[name]
     known = delta_tables.opened(lake.table_path(name))
-    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans, row_kind)] if known else []
+    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans)] if known else []
     if not files:
         return spark.createDataFrame([], table.ddl)
     rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
