@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from infra.tools.bench import bare
 from wirehouse_orchestration import config
+from wirehouse_pipelines import stages
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
 
@@ -60,6 +61,12 @@ def spark() -> Iterator[Any]:
 def in_process() -> Any:
     """In place of a Spark session, for small lakes: tasks run in this process. Needs no JVM."""
     return bare.InProcess()
+
+
+@pytest.fixture
+def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs need no Spark session at all: each stage runs in this process."""
+    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 @pytest.fixture(scope="session")

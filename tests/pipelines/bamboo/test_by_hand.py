@@ -17,15 +17,10 @@ from tests.support.landed import landed_packets, read_log, segments
 from tests.support.running import select
 from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.lake.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 HOUR = 3_600 * SECOND
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 def gold_of(folder: Path, talks: list[Talk], step: int) -> Lake:

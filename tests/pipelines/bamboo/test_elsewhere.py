@@ -17,7 +17,6 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, shown_row
 from wirehouse_codecs.bamboo.simulator.faulty_entries import made_log
 from wirehouse_codecs.bamboo.simulator.logs import Log, Published
 from wirehouse_codecs.bamboo.wire import yamf
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.bamboo import gold
 from wirehouse_pipelines.delta import arrow_types, batches, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
@@ -91,8 +90,7 @@ def history(lake: Lake) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def make_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
+def make_lake(tmp_path: Path, stages_run_here: None) -> Any:
 
     def make(name: str) -> Lake:
         return Lake(str(tmp_path / name), Windows("day", DAYS[0]), (Source("s", "bamboo", "entries", "nowhere"),))

@@ -16,7 +16,6 @@ from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.simulator.faults import SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.bamboo import gold, sent_metadata, verification
 from wirehouse_pipelines.bamboo.verification_rows import FOUND_TABLE, STATE_TABLE
 from wirehouse_pipelines.delta import arrow_types, spark_tables
@@ -27,16 +26,12 @@ from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.tables import all_tables
 
 Row = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 SCHEMA = arrow_types.schema(all_tables()["silver.bamboo"])
 NS_PER_S = 10**9
 HOUR_NS = 3_600 * NS_PER_S
 #: Faults that signatures show, and the rules that they break.
 FAULTS = {name: fault.rule for name, fault in SIGNATURE_FAULTS.items()}
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 @pytest.fixture(scope="module")

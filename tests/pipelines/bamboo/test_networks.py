@@ -12,7 +12,6 @@ from tests.pipelines.bamboo.test_gold import over_hours, run_gold, written_log
 from tests.support.bamboo_networks import SKIPS, Coverage, Network
 from tests.support.running import select
 from tests.support.searches import fast_first
-from wirehouse_pipelines import stages
 
 
 def numbers(spans: list[dict[str, Any]] | None) -> set[int]:
@@ -20,8 +19,7 @@ def numbers(spans: list[dict[str, Any]] | None) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", fast_first(range(4_000, 4_200), 4, most=10))
-def test_coverage_is_that_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
+def test_coverage_is_that_of_the_model(tmp_path: Path, stages_run_here: None, seed: int) -> None:
     network = Network(seed)
     lake, windows = written_log(tmp_path, {"net": over_hours("net", rows_of(network, None))})
     run_gold(lake, windows, 2)

@@ -19,7 +19,6 @@ from wirehouse_codecs.cardinal.correlation.events import Canonical, Closed, Refu
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, SimulatorConfig, simulate
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.cardinal import gold, rows
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
@@ -27,12 +26,8 @@ from wirehouse_pipelines.jobs.job import Span, Work
 from wirehouse_pipelines.lake.lake import Lake
 
 Stream = tuple[list[Landed], CardinalOptions]
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 MINUTE_MS = 60_000
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 def run(lake: Lake, streams: Mapping[str, Stream], step: int) -> None:

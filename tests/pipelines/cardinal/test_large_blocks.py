@@ -16,7 +16,6 @@ from tests.support.cardinal_log import Landed, lake_with
 from wirehouse_codecs.cardinal.fast import assembly
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.core.rules import Place
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.cardinal import blocks, rows, settling
 from wirehouse_pipelines.delta.batches import whole_keys
 
@@ -50,9 +49,9 @@ def placed(messages: Iterable[Sent]) -> Iterator[Landed]:
         yield Place(at_ns, BEGIN_NS, bytes(32), at, "feed", 0, at), message.key, message.value
 
 
+@pytest.mark.usefixtures("stages_run_here")
 @pytest.mark.parametrize("step", [100, 1])
 def test_a_large_block_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
     for module in (assembly, blocks):
         monkeypatch.setattr(module, "UPDATES_BYTES", 3_000)
     monkeypatch.setattr(rows, "STATE_BYTES", 3_000)

@@ -31,13 +31,9 @@ from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.tables import all_tables
 
 Row = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 PROFILES = ("A", "B")
 SCHEMA = arrow_types.schema(all_tables()[gold.LOG])
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 @pytest.fixture(scope="module")

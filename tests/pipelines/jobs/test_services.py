@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.jobs import services
 from wirehouse_pipelines.jobs.job import Span, Work
@@ -23,9 +22,8 @@ ENDS = {"client_address": "::1", "client_port": 1, "server_address": "::2", "ser
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(tmp_path: Path, stages_run_here: None) -> Work:
     """A run whose stages run here."""
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
     sources = [
         Source(name, "hiero", "pcap", "x", {"service": service}, ports=(1,)) for name, service in SOURCES.items()
     ]

@@ -14,7 +14,6 @@ from tests.support.ockam_by_hand import PORT, Talk
 from tests.support.running import select
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.jobs.job import Span, Work
@@ -24,12 +23,8 @@ from wirehouse_pipelines.ockam import gold
 from wirehouse_pipelines.ockam.known import LOG, STATE
 from wirehouse_pipelines.tables import all_tables
 
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 TYPES = arrow_types.schema(all_tables()[LOG])
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 def lake_of(folder: Path, say: Callable[[Talk], None], *, closed: bool = True, cut: bool = True) -> Lake:

@@ -31,6 +31,7 @@ from wirehouse_pipelines.ockam.known import LOG, STATE, known
 from wirehouse_pipelines.tables import all_tables
 
 Row = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("stages_run_here")
 CALM = SimulatorConfig(
     messages_per_publisher=40, index_gap_share=0.2, resend_share=0.2, restarts=2, service_restarts=1, retained=12
 )
@@ -49,11 +50,6 @@ HOURS = {
     if name in ("calm", "lossy", "data_changed")
 }
 TYPES = arrow_types.schema(all_tables()[LOG])
-
-
-@pytest.fixture(autouse=True)
-def stages_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support.running import select
-from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
 from wirehouse_pipelines.jobs.job import Span, Work
@@ -24,9 +23,8 @@ TYPES = gold._TYPES[gold.LOG]
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def lake(tmp_path: Path, stages_run_here: None) -> Lake:
     """A lake whose stages run here."""
-    monkeypatch.setattr(stages, "run", lambda _spark, lake, stage: stages.run_here(lake, stage))
     return Lake(str(tmp_path), Windows("day", DAYS[0]), (Source("a", "wallaroo", "pcap", "x", ports=(1,)),))
 
 
