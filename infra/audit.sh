@@ -13,7 +13,7 @@ if ! [ -x $tool/bin/pip-audit ]; then
         skipped "pip-audit can't be installed"
 fi
 # PyPI's vulnerability data isn't used: a mirror has none, and would report that everything is fine.
-said=$($tool/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --vulnerability-service osv \
+said=$($tool/bin/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --vulnerability-service osv \
     --progress-spinner off 2>&1) && exit 0
 grep -q -e '^requests\.exceptions\.' -e 'Could not connect to' <<<"$said" &&
     skipped "api.osv.dev can't be reached"
