@@ -34,7 +34,7 @@ SHOWN = {
 #: run as the page says here, in README's tour or with the demo lake, or by a test of their own with other values.
 RUN_BY = {
     "backfill": "orchestration/cli/test_command.py",
-    "dashboard": "orchestration/dashboards/test_dashboards.py",
+    "dashboard": "orchestration/dashboards/test_in_a_browser.py",
     "export": "orchestration/cli/test_export.py",
     "forget": "orchestration/cli/test_command.py",
     "infra": "orchestration/infra/test_postgres.py",

@@ -86,8 +86,8 @@ class FlowLog:
         self._flow = Flow(source, client, server, options)
         self._dialogue: Dialogue | None = None
         self._dialect: tuple[str | None, str | None] = (None, None)
-        #: Whether the dialogue began before the first packet: see `Connection.began_before_capture`.
-        self._late = False
+        #: `Connection.began_before_capture`, as it was when the dialogue began.
+        self._began_before_capture = False
         if state is not None:
             try:
                 self._restore(source, state)
@@ -109,7 +109,7 @@ class FlowLog:
         self._dialect = carried.dialect
         connection = self._flow.connection
         assert connection is not None
-        self._late = connection.began_before_capture
+        self._began_before_capture = connection.began_before_capture
         if carried.dialogue is not None:
             self._log.client = client
             self._dialogue = self._start(self._log, connection, server, carried.dialogue)
@@ -241,7 +241,7 @@ class FlowLog:
             if connection is not None and (known := connection.known_now) != connection.known:
                 self.flush()
                 connection.known = known
-        if after is before and after is not None and self._late != after.began_before_capture:
+        if after is before and after is not None and self._began_before_capture != after.began_before_capture:
             # A SYN came late, before any bytes were read: the dialogue begins again, with the connection.
             self._begin(after)
         for event in events:
@@ -284,12 +284,11 @@ class FlowLog:
         if self._connection is not None and (self._touched or self._connection.has_news):
             self._conclude()
         self._connection, self._packets, self._dialect = connection, 0, (None, None)
-        self._log.connection_id = connection.connection_id
         self._begin(connection)
 
     def _begin(self, connection: Connection) -> None:
-        self._log.client = self._ends[1]
-        self._late = connection.began_before_capture
+        self._log.connection_id, self._log.client = connection.connection_id, self._ends[1]
+        self._began_before_capture = connection.began_before_capture
         self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:
