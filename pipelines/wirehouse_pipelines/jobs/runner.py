@@ -320,11 +320,12 @@ def _keys(job: Job, spans: Sequence[Span]) -> Iterator[ledger.Key]:
 def _state_rows(written: spark_tables.Files) -> dict[tuple[str, str], tuple[str, str]]:
     """By (source, window): a digest of its state rows, and the oldest window whose state is alive at its end."""
     digests: Counter[tuple[str, str]] = Counter()
-    alive: dict[tuple[str, str], list[str]] = {}
+    alive: dict[tuple[str, str], str] = {}
     for file in written:
         if state := file.get("state"):
             partition = partition_of(file["path"])
             window = partition["source"], partition["window_start"]
             digests[window] += state["digest"]
-            alive.setdefault(window, []).extend(filter(None, [state["carried_from"]]))
-    return {window: (str(digest % 2**64), max(alive[window])) for window, digest in digests.items()}
+            # The window's own row, which has it, may be in another file.
+            alive[window] = max(alive.get(window, ""), state["carried_from"] or "")
+    return {window: (str(digest % 2**64), alive[window]) for window, digest in digests.items()}
