@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -86,11 +86,10 @@ class Rows(_Strict):
         """The names of the columns in the answer."""
         return [column.rpartition(" AS ")[2].strip("`") for column in self.columns]
 
-    @property
-    def evidence(self) -> Mapping[str, str]:
-        """The pages that a row leads to, and what they show of it."""
-        protocol = all_tables()[self.table].protocol
-        packets = {"packets": "packets"} if protocol is None or "pcap" in PROTOCOLS[protocol].kinds else {}
+    def evidence(self, row: Mapping[str, Any]) -> Mapping[str, str]:
+        """The pages that a row leads to, and what they show of it: no packets of a protocol that lands none."""
+        protocol = PROTOCOLS.get(row.get("protocol") or all_tables()[self.table].protocol or "")
+        packets = {"packets": "packets"} if protocol is None or "pcap" in protocol.kinds else {}
         return {"trace": "bytes"} | packets
 
     @property
@@ -222,7 +221,9 @@ class Incidents(_Strict):
 
     def _chart(self, name: str, *, question: str, where: str, empty: str, folded: bool = False) -> Chart:
         who = f"COALESCE({self.who}, {self.sides.sql})" if self.sides else self.who
-        columns = ("severity", "rule", f"{who} AS who", "source")
+        of = ("protocol",) if all_tables()[self.table].protocol is None else ()
+        groups = ", ".join(("severity", "rule", "who", "source", *of))
+        columns = ("severity", "rule", f"{who} AS who", "source", *of)
         # By plain columns: DataFusion plans no other order of a union of which parts have constants.
         rows = Rows(
             table=self.table,
@@ -237,10 +238,10 @@ class Incidents(_Strict):
             question=question,
             type="table",
             sql=f"""
-                SELECT severity, rule, who, source, COUNT(*) AS incidents,
+                SELECT {groups}, COUNT(*) AS incidents,
                   MIN(COALESCE(started_at_ns, arrived_at_ns)) AS first_at_ns,
                   CASE WHEN MAX(CASE WHEN goes_on THEN 1 ELSE 0 END) = 0 THEN MAX(arrived_at_ns) END AS last_at_ns
-                FROM ({rows.select(rows.columns)}) AS found GROUP BY severity, rule, who, source
+                FROM ({rows.select(rows.columns)}) AS found GROUP BY {groups}
                 ORDER BY severity, CASE WHEN last_at_ns IS NULL THEN 0 ELSE 1 END, last_at_ns DESC, rule, who, source
                 LIMIT {MOST_INCIDENTS}""",
             values=(
@@ -248,6 +249,7 @@ class Incidents(_Strict):
                 Value(field="rule", title="What"),
                 Value(field="who", title=self.title),
                 Value(field="source", title="Source"),
+                *(Value(field=name, title=name.capitalize()) for name in of),
                 Value(field="incidents", title="How often", unit="times"),
                 Value(field="first_at_ns", title="Since (UTC)", kind="time"),
                 Value(field="last_at_ns", title="Last (UTC)", kind="time", absent="goes on"),

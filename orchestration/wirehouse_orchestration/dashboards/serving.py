@@ -103,7 +103,7 @@ class _Shown:
         """Lead from a mark to the bytes or packets of the first row behind it."""
         chart, what = _chart(request), request.path_params["what"]
         behind = answers.evidence(self._lake, chart, self._span(request), _marked(chart, request), 1)
-        if what not in chart.rows.evidence or not behind.rows:
+        if not behind.rows or what not in chart.rows.evidence(behind.rows[0].cells):
             raise HTTPException(404, behind.answer.error or "there is no such row any more")
         return RedirectResponse(f"/{what}?{behind.rows[0].query}")
 

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import parse_qs
 from urllib.request import urlopen
 
 import pytest
@@ -108,7 +109,8 @@ def test_what_a_capture_lacks_and_what_no_source_claims_is_wrong(empty: Lake) ->
     for board in ("wallaroo", "overview"):
         chart = boards.boards()[board].chart("incidents")
         found = answers.answer(empty, chart, ALL)
-        assert [tuple(row[value.field] for value in chart.shown) for row in found.rows] == [nothing, lacking]
+        fields = [value.field for value in chart.shown if value.field != "protocol"]
+        assert [tuple(row[field] for field in fields) for row in found.rows] == [nothing, lacking]
         (row,) = answers.evidence(empty, chart, ALL, {"rule": "nothing decoded"}).rows
         assert row.cells["message"] == "packets that landed, none of a port of the source: 2; why: port_not_claimed"
         assert "02" * 32 in row.key
@@ -124,7 +126,7 @@ def test_a_fork_names_the_log(empty: Lake) -> None:
     log = {"author": b"\xab" * 32, "log_id": Decimal(7), "arrived_at_ns": TEN}
     later = place | {"window_start": "2026-11-15", "position": Decimal(8)}
     write(empty, "gold.bamboo_forks_history", log | place, log | later, log | of_file)
-    names = {"bamboo": ["client 63636363", "abababab/7"], "overview": ["bamboo", "log 7"]}
+    names = {"bamboo": ["client 63636363", "abababab/7"], "overview": ["client 63636363", "log 7"]}
     for board, who in names.items():
         shown = answers.answer(empty, boards.boards()[board].chart("incidents"), ALL)
         assert [(row["who"], row["incidents"]) for row in shown.rows] == list(zip(who, (1, 2), strict=True))
@@ -142,6 +144,8 @@ def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lak
     place = {"capture_id": bytes.fromhex(manifest.capture_id)}
     given = [found | place | {"record_number": at, "arrived_at_ns": TEN + at * SECOND} for at in range(3)]
     write(lake, "gold.wallaroo_found", *given)
+    of_cardinal = {"protocol": "cardinal", "rule": "cardinal.x", "arrived_at_ns": TEN}
+    write(lake, "gold.cardinal_found", found | of_cardinal)
     with Served(serving.application(lake)) as served:
 
         def fetched(path: str) -> Any:
@@ -157,7 +161,9 @@ def test_an_incident_leads_to_the_bytes_and_packets_of_its_newest_row(empty: Lak
             excerpt = file.read()
         with pytest.raises(HTTPError, match="404"):
             fetched(of_packets.replace("newest/packets", "newest/secrets"))
-        with fetched("card/cardinal/incidents") as card:
-            assert "packets" not in card.read().decode()
+        for board, with_packets in (("cardinal", []), ("overview", ["wallaroo"])):
+            with fetched(f"card/{board}/incidents") as card:
+                marks = re.findall(r'href="/newest/packets/([^"]*)"', card.read().decode())
+            assert [parse_qs(html.unescape(mark))["protocol"][0] for mark in marks] == with_packets
     write_file(records[2:], tmp_path / "third.pcap")
     assert excerpt == (tmp_path / "third.pcap").read_bytes()
