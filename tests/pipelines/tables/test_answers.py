@@ -83,6 +83,13 @@ def test_a_connector_starves_from_its_last_credit_to_the_grant_or_the_end(lake: 
     ]
 
 
+def accepted(at_ns: int | None, point: int | None, asked: int | None = None) -> dict[str, Any]:
+    """Columns of a stream of which the first NOTIFY_ACK that accepts gave this point, after a NOTIFY with `asked`."""
+    if at_ns is None or point is None:
+        return {}
+    return {"accepted_at_ns": at_ns, "accepted_point": point, "accepted_echoes": point == asked}
+
+
 @pytest.mark.parametrize(
     ("given", "acked", "sent", "verdict", "affected"),
     [
@@ -115,19 +122,7 @@ def test_a_resume_is_compared_with_all_sessions_before(
         # The last message had id 0, which workers of v2 take at any time.
         stream | {"connection_id": b"1", "last_acked": acked, "first_id": 2, "last_sent": 0, "highest_sent": sent},
         stream | {"connection_id": b"2"},
-        stream | {"connection_id": b"3", "highest_sent": 20},
-    )
-    answer = {"row_kind": "message", "stream_id": 4, "connection_id": b"3", "arrived_at_ns": 10}
-    kind = {"kind": "NOTIFY_ACK", "success": True}
-    # A later answer of the session, to a NACK's NOTIFY, doesn't count.
-    answers = [(100, 20), *([] if given is None else [(50, given)])]
-    write(
-        lake,
-        "silver.wallaroo",
-        *(
-            answer | {"byte_start": at, "message": kind | {"point_of_ref": point}}
-            for at, point in answers[given is None :]
-        ),
+        stream | {"connection_id": b"3", "highest_sent": 20} | accepted(10, given),
     )
     (_, found) = rows(lake, "SELECT * FROM gold.wallaroo_resumes ORDER BY started_at_ns")
     assert found["verdict"] == verdict
@@ -144,13 +139,8 @@ def test_the_greatest_reference_says_that_nothing_was_seen_only_in_dialects_that
     sessions = session(b"1", 1, 5, dialect=dialect), session(b"2", 6, None, dialect=dialect)
     write(lake, "gold.wallaroo_sessions_history", *sessions)
     stream = {"stream_id": 4, "last_acked": 1, "highest_sent": 2}
-    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
-    message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 2**64 - 1}
-    write(
-        lake,
-        "silver.wallaroo",
-        {"row_kind": "message", "stream_id": 4, "connection_id": b"2", "byte_start": 0, "message": message},
-    )
+    resumed = stream | {"connection_id": b"2"} | accepted(7, 2**64 - 1)
+    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, resumed)
     (found,) = rows(lake, "SELECT verdict, resume_point FROM gold.wallaroo_resumes")
     anew = DIALECTS[dialect].nothing_seen is not None
     assert tuple(found.values()) == (("anew", None) if anew else ("never_sent", 2**64 - 1))
@@ -159,13 +149,8 @@ def test_the_greatest_reference_says_that_nothing_was_seen_only_in_dialects_that
 def test_what_an_earlier_session_lacks_may_have_been_acknowledged(lake: Lake) -> None:
     write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None, partial=True), session(b"2", 6, None))
     stream = {"stream_id": 4, "last_acked": 1, "highest_sent": 2}
-    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, stream | {"connection_id": b"2"})
-    message = {"kind": "NOTIFY_ACK", "success": True, "point_of_ref": 3}
-    write(
-        lake,
-        "silver.wallaroo",
-        {"row_kind": "message", "stream_id": 4, "connection_id": b"2", "byte_start": 0, "message": message},
-    )
+    resumed = stream | {"connection_id": b"2"} | accepted(7, 3)
+    write(lake, "gold.wallaroo_streams_history", stream | {"connection_id": b"1"}, resumed)
     (found,) = rows(lake, "SELECT verdict, also_open_on FROM gold.wallaroo_resumes")
     assert found == {"verdict": "unknown", "also_open_on": b"1"}
 
@@ -207,7 +192,7 @@ def _model_of_resumes(held: list[dict[str, Any]]) -> dict[bytes, tuple[Any, ...]
 def test_resumes_are_those_of_a_plain_model(lake: Lake) -> None:
     """Instances share streams, sessions overlap, and some are not captured as a whole, or have not ended."""
     random = Random(5)
-    sessions, streams, frames = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    sessions, streams = list[dict[str, Any]](), list[dict[str, Any]]()
     expected: dict[bytes, tuple[Any, ...]] = {}
     for stream_id in range(400):
         held = list[dict[str, Any]]()
@@ -239,14 +224,10 @@ def test_resumes_are_those_of_a_plain_model(lake: Lake) -> None:
             streams.append(
                 {"connection_id": one["connection"], "stream_id": stream_id, "first_id": one["first"]}
                 | {"highest_sent": one["sent"], "last_acked": one["acked"], "resume_point": one["given"]}
+                | accepted(one["answered"], one["given"], one["asked"])
             )
-            for kind, point in (("NOTIFY", one["asked"]), ("NOTIFY_ACK", one["given"])):
-                if point is not None and one["answered"] is not None:
-                    frame = said(one["connection"], one["answered"], kind, point_of_ref=point, success=True)
-                    frames.append(frame | {"stream_id": stream_id})
     write(lake, "gold.wallaroo_sessions_history", *sessions)
     write(lake, "gold.wallaroo_streams_history", *streams)
-    write(lake, "silver.wallaroo", *frames)
     shown = ("verdict", "first_id_affected", "last_id_affected", "also_open_on")
     found = {
         row["connection_id"]: tuple(row[name] for name in shown)
@@ -285,28 +266,14 @@ def test_nothing_counts_as_never_sent_that_another_session_may_explain(
         "gold.wallaroo_streams_history",
         stream | {"connection_id": b"1"},
         stream | {"connection_id": b"2"} | of_stream,
-        stream | {"connection_id": b"3"},
-    )
-    write(
-        lake,
-        "silver.wallaroo",
-        said(b"3", 10, "NOTIFY", point_of_ref=asked),
-        said(b"3", 11, "NOTIFY_ACK", point_of_ref=15, success=True),
-        # Later it goes on from there.
-        said(b"3", 12, "NOTIFY", point_of_ref=15),
+        stream | {"connection_id": b"3"} | accepted(11, 15, asked),
     )
     (found,) = rows(lake, "SELECT verdict FROM gold.wallaroo_resumes")
     assert found["verdict"] == verdict
 
 
-def said(connection: bytes, at: int, kind: str, **message: Any) -> dict[str, Any]:
-    """A frame about stream 4."""
-    row = {"row_kind": "message", "connection_id": connection, "stream_id": 4, "arrived_at_ns": at, "byte_start": at}
-    return row | {"message": {"kind": kind} | message}
-
-
 OPEN = {"accepted": True, "eos_messages": 0, "dialect": "v3"}
-REFUSED, TAKEN = {"success": False}, {"success": True}
+REFUSED, USED = False, True
 
 
 def stuck(lake: Lake, *names: str) -> list[tuple[Any, ...]]:
@@ -317,40 +284,43 @@ def stream(connection: bytes, state: str, **columns: Any) -> dict[str, Any]:
     return {"connection_id": connection, "stream_id": 4, "state": state} | columns
 
 
+def answers(*given: tuple[int, bool]) -> dict[str, Any]:
+    """Columns of a stream that was refused or used at these times."""
+    model = Stream()
+    for at_ns, used in given:
+        model.note_answer(0, at_ns, accepts=used)
+    return {"refused_since_ns": model.refused_ns, "refusals": model.refusals, "was_in_use": model.was_in_use}
+
+
 def progress(connection: bytes) -> dict[str, Any]:
     return {"program_name": "p", "instance_name": "i", "stream_id": 4, "connection_id": connection}
 
 
 @pytest.mark.parametrize(
-    ("state", "frames", "refused"),
+    ("state", "first", "second", "refused"),
     [
         # Refused in two sessions, and before it was accepted.
-        ("refused", [(1, 5, REFUSED), (1, 7, TAKEN), (1, 8, "EOS_MESSAGE"), (1, 9, REFUSED), (2, 12, REFUSED)], (9, 2)),
-        ("pending", [(2, 12, REFUSED), (2, 14, REFUSED)], (12, 2)),
-        ("pending", [], None),
+        ("refused", [(5, REFUSED), (7, USED), (9, REFUSED)], [(12, REFUSED)], (9, 2)),
+        ("refused", [(5, REFUSED)], [(12, REFUSED), (13, REFUSED)], (5, 3)),
+        ("pending", [(2, USED)], [(12, REFUSED), (14, REFUSED)], (12, 2)),
+        ("pending", [(3, REFUSED)], [], (3, 1)),
+        ("pending", [], [], None),
         # A second NOTIFY of an open stream is refused, and the stream goes on.
-        ("open", [(2, 12, TAKEN), (2, 13, REFUSED)], None),
-        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "EOS_MESSAGE"), (2, 15, REFUSED)], (15, 1)),
-        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "NACK"), (2, 15, REFUSED)], (15, 1)),
-        ("refused", [(2, 12, TAKEN), (2, 13, REFUSED), (2, 14, "LAST"), (2, 15, REFUSED)], (15, 1)),
-        ("refused", [(2, 13, REFUSED), (2, 14, {"success": True, "ignored": "after_error"})], (13, 1)),
+        ("open", [(3, REFUSED)], [(12, USED), (13, REFUSED)], None),
+        ("refused", [(3, REFUSED)], [(12, USED), (13, REFUSED), (14, USED), (15, REFUSED)], (15, 1)),
     ],
 )
-def test_a_stream_is_refused_since_it_was_open_last(
-    lake: Lake, state: str, frames: list[tuple[int, int, Any]], refused: tuple[int, int] | None
+def test_a_stream_is_refused_since_it_was_in_use_last(
+    lake: Lake,
+    state: str,
+    first: list[tuple[int, bool]],
+    second: list[tuple[int, bool]],
+    refused: tuple[int, int] | None,
 ) -> None:
     write(lake, "gold.wallaroo_sessions_history", session(b"\1", 1, 10) | OPEN, session(b"\2", 11, None) | OPEN)
-    write(lake, "gold.wallaroo_streams_history", stream(b"\1", "refused"), stream(b"\2", state))
+    streams = stream(b"\1", "refused", **answers(*first)), stream(b"\2", state, **answers(*second))
+    write(lake, "gold.wallaroo_streams_history", *streams)
     write(lake, "gold.wallaroo_stream_progress_history", progress(b"\2"))
-    told = [
-        said(bytes([number]), at, "NOTIFY_ACK", **what)
-        if isinstance(what, dict)
-        else said(bytes([number]), at, "MESSAGE", flags=4)
-        if what == "LAST"
-        else said(bytes([number]), at, what)
-        for number, at, what in [*frames, (1, 2, TAKEN)]
-    ]
-    write(lake, "silver.wallaroo", *told)
     assert stuck(lake, "refused_since_ns", "refusals") == ([refused] if refused else [])
 
 
@@ -359,74 +329,36 @@ def test_what_is_not_known_of_a_session_refuses_no_stream(lake: Lake, first: str
     """A refusal of a stream that stayed open, or from before a gap, isn't counted in the next session."""
     sessions = (session(b"1", 1, 5, **second), session(b"2", 6, None))
     write(lake, "gold.wallaroo_sessions_history", *(each | OPEN for each in sessions))
-    write(lake, "gold.wallaroo_streams_history", stream(b"1", first), stream(b"2", "refused"))
+    streams = stream(b"1", first, **answers((3, REFUSED))), stream(b"2", "refused", **answers((8, REFUSED)))
+    write(lake, "gold.wallaroo_streams_history", *streams)
     write(lake, "gold.wallaroo_stream_progress_history", progress(b"2"))
-    write(lake, "silver.wallaroo", said(b"1", 3, "NOTIFY_ACK", **REFUSED), said(b"2", 8, "NOTIFY_ACK", **REFUSED))
     assert stuck(lake, "refused_since_ns", "refusals") == [(8, 1)]
 
 
 @pytest.mark.parametrize("lacking", [{"partial": True}, {"accepted": False}])
 def test_a_session_that_was_not_captured_as_a_whole_is_not_stuck(lake: Lake, lacking: dict[str, Any]) -> None:
     write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None) | OPEN | lacking)
-    write(lake, "gold.wallaroo_streams_history", stream(b"1", "refused", unacked=1))
+    waits = {"unacked": 1, "oldest_unacked_id": 9, "unacked_since_ns": 4}
+    write(lake, "gold.wallaroo_streams_history", stream(b"1", "refused", **waits, **answers((3, REFUSED))))
     write(lake, "gold.wallaroo_stream_progress_history", progress(b"1"))
-    write(lake, "silver.wallaroo", said(b"1", 3, "NOTIFY_ACK", **REFUSED), said(b"1", 4, "MESSAGE", message_id=9))
     assert stuck(lake, "refusals") == []
 
 
-@pytest.mark.property
-@pytest.mark.parametrize("dialect", ["v2a", "v3", "seed_sid"])
-def test_the_oldest_unacked_message_is_that_of_the_session(lake: Lake, dialect: str) -> None:
-    """Ids rise, begin again after a NACK, and are skipped; some messages of v2 only mark a place."""
-    random, frames, streams, sessions, expected = Random(7), [], [], [], []
-    for number in range(60):
-        connection, told, model = bytes([number]), list[tuple[int, int, str | None, int | None]](), Stream()
-        next_id, last = 0, 0
-        for at in range(random.randrange(1, 12)):
-            match random.choice(["sent", "sent", "sent", "ack", "nack", "skipped", "mark"]):
-                case "ack" if last >= next_id - 3 and next_id:
-                    last = random.randrange(last, next_id)
-                    model.ack(last)
-                case "nack":
-                    next_id, model.rewound = last + 1, True
-                case "skipped" if next_id and dialect != "seed_sid":
-                    told.append((at, next_id - 1, "id_not_above_last_seen", None))
-                    model.messages += 1
-                case kind:
-                    is_mark = kind == "mark" and dialect == "v2a"
-                    told.append((at, next_id, None, 2 if kind == "mark" and dialect != "v3" else None))
-                    model.messages += 1
-                    model.send(next_id, awaits_ack=not is_mark)
-                    next_id += random.choice([1, 1, 5])
-        frames += [
-            said(connection, at, "MESSAGE", message_id=message_id, ignored=ignored, flags=flags)
-            for at, message_id, ignored, flags in told
-        ]
-        names = {"program_name": f"p{number}"}
-        sessions.append(session(connection, 0, None) | OPEN | {"dialect": dialect, "eos_messages": 2} | names)
-        streams.append(stream(connection, "open", unacked=len(model.unacked()), last_acked=model.last_acked))
-        if waiting := model.unacked():
-            since = max(at for at, message_id, ignored, _ in told if message_id == waiting[0] and ignored is None)
-            expected.append((f"p{number}", waiting[0], since, len(waiting), 2))
-    write(lake, "gold.wallaroo_sessions_history", *sessions)
-    write(lake, "gold.wallaroo_streams_history", *streams)
-    write(
-        lake,
-        "gold.wallaroo_stream_progress_history",
-        *(progress(each["connection_id"]) | {"program_name": f"p{number}"} for number, each in enumerate(sessions)),
-    )
-    write(lake, "silver.wallaroo", *frames)
-    shown = ("program_name", "oldest_unacked_id", "unacked_since_ns", "unacked", "eos_drift")
-    assert sorted(stuck(lake, *shown)) == sorted(expected)
-    assert len(expected) > 20
-
-
-def test_which_message_waits_is_unknown_where_a_later_one_was_acknowledged_in_an_earlier_session(lake: Lake) -> None:
-    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None) | OPEN)
-    write(lake, "gold.wallaroo_streams_history", stream(b"1", "open", unacked=1, last_acked=9))
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        ({}, [(5, 40, 3, 2)]),
+        ({"oldest_unacked_id": None}, []),
+    ],
+)
+def test_the_oldest_message_that_waits_is_that_of_the_newest_session(
+    lake: Lake, columns: dict[str, Any], shown: list[tuple[int, ...]]
+) -> None:
+    write(lake, "gold.wallaroo_sessions_history", session(b"1", 1, None) | OPEN | {"eos_messages": 2})
+    waits = {"unacked": 3, "oldest_unacked_id": 5, "unacked_since_ns": 40} | columns
+    write(lake, "gold.wallaroo_streams_history", stream(b"1", "open", **waits))
     write(lake, "gold.wallaroo_stream_progress_history", progress(b"1"))
-    write(lake, "silver.wallaroo", said(b"1", 4, "MESSAGE", message_id=9))
-    assert stuck(lake, "oldest_unacked_id") == []
+    assert stuck(lake, "oldest_unacked_id", "unacked_since_ns", "unacked", "eos_drift") == shown
 
 
 # Hiero

@@ -20,7 +20,7 @@ from wirehouse_codecs.wallaroo.session import memory as memories
 from wirehouse_codecs.wallaroo.session.outcome import State, Where
 from wirehouse_codecs.wallaroo.session.sent_ids import Room
 from wirehouse_codecs.wallaroo.session.session import Session
-from wirehouse_codecs.wallaroo.session.streams import KEPT_ACKED, Stream, StreamState
+from wirehouse_codecs.wallaroo.session.streams import KEPT_ACKED, Stream, StreamState, Waiting
 
 Array = np.ndarray[Any, Any]
 
@@ -194,6 +194,7 @@ class Plain:
             stream.last_acked is not None,
             False,
             -1,
+            stream.forgotten_waiting.sent_ns if stream.forgotten_waiting else 0,
         ]
 
     def _take_streams(self, order: list[int], streams: _Streams) -> None:
@@ -215,6 +216,8 @@ class Plain:
                 stream.last_acked = marks[loops.LAST_ACKED]
             if state[loops.FORGOTTEN]:
                 stream.forgotten = marks[loops.FORGOTTEN_LOW], marks[loops.FORGOTTEN_HIGH]
+            waits = Waiting(marks[loops.FORGOTTEN_WAITING], int(state[loops.FORGOTTEN_NS]))
+            stream.forgotten_waiting = waits if stream.forgotten_unacked else None
 
 
 def _fixed(dialect: Dialect, options: WallarooOptions) -> Array:
@@ -233,5 +236,6 @@ def _marks(stream: Stream) -> list[int]:
     low, high = stream.forgotten or (0, 0)
     reference = stream.references[0] if stream.references else 0
     sent = (stream.first_id, stream.last_id, stream.highest_id)
-    words = (stream.last_seen, *sent, stream.last_acked, low, high, reference)
+    waits = stream.forgotten_waiting
+    words = (stream.last_seen, *sent, stream.last_acked, low, high, reference, waits and waits.message_id)
     return [word or 0 for word in words]

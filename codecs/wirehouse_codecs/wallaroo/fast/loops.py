@@ -277,10 +277,14 @@ START, STOP, LIMIT, MESSAGES, ACKED_AT, FORGOTTEN_UNACKED = range(6)
 OPEN, NOTIFIED, LENIENT, RISING = range(6, 10)
 #: Whether it has each of the words, whether it was changed, and the row of the ACK that names it:
 SEEN, SENT, FORGOTTEN, REFERRED, EVER_ACKED, ACKED, CHANGED, NAMED_BY = range(10, 18)
-STATES = 18
+#: Arrival of the oldest message that was forgotten unacked.
+FORGOTTEN_NS = 18
+STATES = 19
 #: Words of a stream, as columns of `marks`.
 LAST_SEEN, FIRST_ID, LAST_ID, HIGHEST_ID, LAST_ACKED, FORGOTTEN_LOW, FORGOTTEN_HIGH, REFERRED_TO = range(8)
-STREAM_WORDS = 8
+#: Id of the oldest message that was forgotten unacked.
+FORGOTTEN_WAITING = 8
+STREAM_WORDS = 9
 #: Numbers of the session. BALANCED: whether its credits are known. DRY: the row that took the last credit, -1 if none
 #: did, DRY_BEFORE if it came before; DRY_NS is its time.
 BALANCE, BALANCED, GRANTED, SPENT, IDS, DRY, DRY_NS, ONLY_STREAM = range(8)
@@ -373,6 +377,7 @@ def advance(
     ids: Array,
     ats: Array,
     id_marks: Array,
+    times: Array,
     session: Array,
     fixed: Array,
     balances: Array,
@@ -392,7 +397,9 @@ def advance(
                 slot = stream_of(slot, row, words, smalls, streams, session[ONLY_STREAM])
                 if slot < 0 or (session[BALANCED] and session[BALANCE] <= 0):
                     return row
-                if not take_message(slot, row, words, smalls, states, marks, ids, ats, id_marks, session, fixed):
+                if not take_message(
+                    slot, row, now_ns, words, smalls, states, marks, ids, ats, id_marks, times, session, fixed
+                ):
                     return row
                 words[STREAM_ID, row] = streams[slot]
                 smalls[SPENT_BY, row] = smalls[ATTRIBUTED, row] = 1
@@ -425,6 +432,7 @@ def has_plain_flags(flags: int, has: int, fixed: Array) -> bool:
 def take_message(
     slot: int,
     row: int,
+    now_ns: int,
     words: Array,
     smalls: Array,
     states: Array,
@@ -432,6 +440,7 @@ def take_message(
     ids: Array,
     ats: Array,
     id_marks: Array,
+    times: Array,
     session: Array,
     fixed: Array,
 ) -> bool:
@@ -464,12 +473,12 @@ def take_message(
     states[slot, CHANGED] = 1
     states[slot, MESSAGES] += 1
     awaited = fixed[TEXTUAL] or not flags & _BOUNDARY
-    ids[stop], ats[stop] = message_id, states[slot, MESSAGES]
+    ids[stop], ats[stop], times[stop] = message_id, states[slot, MESSAGES], now_ns
     id_marks[stop] = (1 if awaited else 0) | (2 if flags & _UNSTABLE else 0)
     states[slot, STOP] = stop + 1
     session[IDS] += 1
     if session[IDS] > fixed[MOST_IDS]:
-        session[IDS] -= forget_half(slot, states, id_marks)
+        session[IDS] -= forget_half(slot, states, marks, ids, id_marks, times)
     return True
 
 
@@ -480,11 +489,13 @@ def says_nothing(reference: Any, fixed: Array) -> bool:
 
 
 @compiled
-def forget_half(slot: int, states: Array, id_marks: Array) -> int:
+def forget_half(slot: int, states: Array, marks: Array, ids: Array, id_marks: Array, times: Array) -> int:
     """Drop the older half of a stream's ids, like streams.Stream.forget. Return their number."""
     start = states[slot, START]
     kept_from = start + (states[slot, STOP] - start + 1) // 2
     for place in range(start, kept_from):
+        if id_marks[place] & 1 and not states[slot, FORGOTTEN_UNACKED]:
+            marks[slot, FORGOTTEN_WAITING], states[slot, FORGOTTEN_NS] = ids[place], times[place]
         states[slot, FORGOTTEN_UNACKED] += id_marks[place] & 1
     states[slot, START] = kept_from
     return wide(kept_from - start)

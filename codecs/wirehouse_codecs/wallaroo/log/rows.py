@@ -13,7 +13,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.dialects import Dialect
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import Reference, Where
-from wirehouse_codecs.wallaroo.session.streams import Stream
+from wirehouse_codecs.wallaroo.session.streams import Stream, Waiting
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise
 
 #: Number of characters of a name that are kept.
@@ -81,22 +81,39 @@ def _reference_row(reference: Reference) -> dict[str, Any]:
 
 def stream_row(memory: Memory, stream: Stream, name: str | None) -> dict[str, Any]:
     """The row of a stream, whose name is `name` as text."""
-    program, instance = memory.program_name, memory.instance_name
+    program, instance, unacked, accepted = memory.program_name, memory.instance_name, stream.unacked(), stream.accepted
+    oldest = None if memory.ended_by else _oldest(stream, unacked)
     return {
         "stream_name": name,
         "state": stream.state.value,
         "nack_depth": stream.nacks,
         "notifies_waiting": stream.unanswered,
         "messages": stream.messages,
-        "unacked": len(stream.unacked()) + stream.forgotten_unacked,
+        "unacked": len(unacked) + stream.forgotten_unacked,
+        "oldest_unacked_id": oldest and oldest.message_id,
+        "unacked_since_ns": oldest and oldest.sent_ns,
+        "refused_since_ns": stream.refused_ns,
+        "refusals": stream.refusals,
+        "was_in_use": stream.was_in_use,
         "first_id": stream.first_id,
         "last_sent": stream.last_id,
         "highest_sent": stream.highest_id,
         "last_acked": stream.last_acked,
         "resume_point": _known(stream.references, memory.dialect),
+        "accepted_point": accepted and accepted.reference,
+        "accepted_at_ns": accepted and accepted.answered_ns,
+        "accepted_echoes": accepted and accepted.echoed,
         "program_name": None if program is None else text_of(program),
         "instance_name": None if instance is None else text_of(instance),
     }
+
+
+def _oldest(stream: Stream, unacked: Sequence[Waiting]) -> Waiting | None:
+    """The oldest message that waits; None = none does, or it was acked in an earlier session if it is the same one."""
+    oldest = stream.forgotten_waiting or next(iter(unacked), None)
+    if oldest is None or (stream.last_acked is not None and oldest.message_id <= stream.last_acked):
+        return None
+    return oldest
 
 
 def _who(sides: Collection[Direction]) -> str | None:

@@ -22,10 +22,11 @@ _FEWEST: Final = 16
 
 
 class Entry(NamedTuple):
-    """The number of the stream's message with which an id was sent, and the id's marks."""
+    """The number of the stream's message with which an id was sent, the id's marks, and the arrival of that message."""
 
     at: int
     marks: int
+    sent_ns: int
 
 
 class Room(NamedTuple):
@@ -34,15 +35,16 @@ class Room(NamedTuple):
     ids: Array
     ats: Array
     marks: Array
+    times: Array
 
     @classmethod
     def of(cls, size: int) -> Room:
         """Room for `size` ids."""
-        return cls(np.empty(size, np.uint64), np.empty(size, np.int64), np.empty(size, np.uint8))
+        return cls(*(np.empty(size, kind) for kind in (np.uint64, np.int64, np.uint8, np.int64)))
 
     def part(self, start: int, end: int) -> Room:
         """The same memory from `start` to `end`."""
-        return Room(self.ids[start:end], self.ats[start:end], self.marks[start:end])
+        return Room(*(column[start:end] for column in self))
 
 
 class Sent:
@@ -57,20 +59,20 @@ class Sent:
         self._mixed: dict[int, Entry] | None = None
 
     @property
-    def state(self) -> tuple[list[int], list[int], list[int]]:
+    def state(self) -> tuple[list[int], ...]:
         """The carried form: columns of ids and of their entries, the oldest first."""
         if self._mixed is not None:
-            entries = self._mixed.values()
-            return list(self._mixed), [one.at for one in entries], [one.marks for one in entries]
-        ids, ats, marks = (column.tolist() for column in self.room.part(self.start, self.end))
-        return ids, ats, marks
+            return list(self._mixed), *(
+                [entry[at] for entry in self._mixed.values()] for at in range(len(Entry._fields))
+            )
+        return tuple(column.tolist() for column in self.room.part(self.start, self.end))
 
     @classmethod
-    def from_state(cls, state: tuple[list[int], list[int], list[int]]) -> Sent:
+    def from_state(cls, state: tuple[list[int], ...]) -> Sent:
         """The ids that `state` has."""
         sent = cls()
-        for message_id, at, marks in zip(*state, strict=True):
-            sent.add(message_id, at, marks)
+        for message_id, *entry in zip(*state, strict=True):
+            sent.add(message_id, Entry(*entry))
         return sent
 
     @property
@@ -88,7 +90,7 @@ class Sent:
         at = self.start + int(np.searchsorted(self.room.ids[self.start : self.end], np.uint64(message_id)))
         if at == self.end or int(self.room.ids[at]) != message_id:
             return None
-        return Entry(int(self.room.ats[at]), int(self.room.marks[at]))
+        return Entry(int(self.room.ats[at]), int(self.room.marks[at]), int(self.room.times[at]))
 
     def items(self, most: int | None = None) -> Iterator[tuple[int, Entry]]:
         """Ids and their entries, the oldest first, at most `most` of them."""
@@ -96,25 +98,25 @@ class Sent:
             yield from islice(self._mixed.items(), most)
             return
         end = self.end if most is None else min(self.end, self.start + most)
-        ids, ats, marks = (column.tolist() for column in self.room.part(self.start, end))
-        for message_id, at, marked in zip(ids, ats, marks, strict=True):
-            yield message_id, Entry(at, marked)
+        for message_id, *entry in zip(*(column.tolist() for column in self.room.part(self.start, end)), strict=True):
+            yield message_id, Entry(*entry)
 
-    def add(self, message_id: int, at: int, marks: int) -> None:
-        """An id is sent, for the first time or again; `at` is above that of all others."""
+    def add(self, message_id: int, entry: Entry) -> None:
+        """An id is sent, for the first time or again; `entry.at` is above that of all others."""
         if self._mixed is None and len(self) and message_id <= int(self.room.ids[self.end - 1]):
             self._mixed = dict(self.items())
             self.room, self.start, self.end = Room.of(0), 0, 0
         if self._mixed is not None:
             self._mixed.pop(message_id, None)
-            self._mixed[message_id] = Entry(at, marks)
+            self._mixed[message_id] = entry
             return
         if self.end == len(self.room.ids):
             self.move(Room.of(max(_FEWEST, 2 * len(self))))
-        self._put(message_id, Entry(at, marks))
+        self._put(message_id, entry)
 
     def _put(self, message_id: int, entry: Entry) -> None:
-        self.room.ids[self.end], self.room.ats[self.end], self.room.marks[self.end] = message_id, *entry
+        ids, ats, marks, times = self.room
+        ids[self.end], ats[self.end], marks[self.end], times[self.end] = message_id, *entry
         self.end += 1
 
     def move(self, room: Room) -> None:

@@ -232,7 +232,7 @@ def _judge_end(memory: Memory, how: End, received: int) -> list[Found]:
         if how is End.CLOSED and memory.state is State.STREAMING and _owes_acks(memory, stream):
             unacked = stream.unacked()
             count = len(unacked) + stream.forgotten_unacked
-            shown = f"{count} messages after the last acked one, the first has id {unacked[0]}"
+            shown = f"{count} messages after the last acked one, the first has id {unacked[0].message_id}"
             found.append(Found(RULE["message_never_acked"], None, shown, stream_id))
     return found
 

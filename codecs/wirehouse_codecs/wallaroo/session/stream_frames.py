@@ -36,6 +36,7 @@ def take_notify(memory: Memory, judgement: Judgement, notify: Notify) -> None:
     stream = memory.stream(notify.stream_id)
     if stream is not None:
         _check_name(memory, judgement, notify, stream)
+        stream.note_notify(notify.point_of_ref)
         if memory.dialect.answers_notify:
             stream.act(Action.NOTIFY_ASKED)
         else:
@@ -84,6 +85,7 @@ def take_notify_ack(memory: Memory, judgement: Judgement, answer: NotifyAck) -> 
     stream = _known(memory, judgement, answer.stream_id)
     if stream is None:
         return
+    stream.note_answer(answer.point_of_ref, judgement.where.place.arrived_at_ns, accepts=answer.accepted)
     if not stream.waiting and (stream.assumed or _may_follow_unseen(memory, judgement)):
         stream.act(Action.NOTIFY_ASKED)
     step = stream.act(Action.ACCEPTED if answer.accepted else Action.REFUSED)
@@ -168,6 +170,8 @@ def _judge_message(memory: Memory, judgement: Judgement, message: Message, strea
     elif _repeats(memory, message, stream):
         ignore(memory, judgement, NOT_ABOVE_LAST_SEEN, stream_id)
         return
+    elif last:
+        stream.note_use()
     _note_sent(memory, judgement, message, stream)
 
 
@@ -200,7 +204,10 @@ def _note_sent(memory: Memory, judgement: Judgement, message: Message, stream: S
     marks = memory.dialect.skips_repeats and (message.has(Flag.BOUNDARY) or message.has(Flag.EOS))
     awaits_ack, unstable = not marks and judgement.ignored is None, message.has(Flag.UNSTABLE_REFERENCE)
     is_sentinel = message_id == memory.dialect.nothing_seen
-    stream.send(message_id, awaits_ack=awaits_ack, unstable=unstable, ephemeral=ephemeral, is_sentinel=is_sentinel)
+    sent_ns = judgement.where.place.arrived_at_ns
+    stream.send(
+        message_id, sent_ns, awaits_ack=awaits_ack, unstable=unstable, ephemeral=ephemeral, is_sentinel=is_sentinel
+    )
     if ephemeral:
         stream.ephemeral.add(message_id)
     memory.count_ids(stream, before)
@@ -238,6 +245,8 @@ def take_eos(memory: Memory, judgement: Judgement, eos: EosMessage) -> None:
     step = _act(memory, stream, Action.EOS_MESSAGE)
     if step.ignored is not None:
         ignore(memory, judgement, step.ignored, eos.stream_id)
+    else:
+        stream.note_use()
     shown = f"EOS_MESSAGE for stream {eos.stream_id}, which is {stream.state}"
     find(memory, judgement, step.rule, shown, eos.stream_id)
 
@@ -308,6 +317,7 @@ def take_nack(memory: Memory, judgement: Judgement, nack: Nack) -> None:
     stream = _known(memory, judgement, nack.stream_id)
     if stream is None:
         return
+    stream.note_use()
     step = stream.act(Action.NACK)
     find(memory, judgement, step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
     # 0 may say that there is no reference.

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, EPHEMERAL, UNSTABLE, Sent
+from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, EPHEMERAL, UNSTABLE, Entry, Sent
 
 #: Number of ids at and before the last acked one that are remembered.
 KEPT_ACKED: Final = 64
@@ -148,6 +148,22 @@ STREAM_TRANSITIONS: Mapping[tuple[StreamState, Action], StreamStep] = MappingPro
 )
 
 
+class Waiting(NamedTuple):
+    """A message whose ack is awaited, and its arrival."""
+
+    message_id: int
+    sent_ns: int
+
+
+class Accepted(NamedTuple):
+    """The point of reference of the first NOTIFY_ACK of a stream that accepts, and its arrival."""
+
+    reference: int
+    answered_ns: int
+    #: Whether a NOTIFY before it had the same reference.
+    echoed: bool
+
+
 class AckVerdict(StrEnum):
     """The relation of an acked id to the ids that its stream sent."""
 
@@ -178,6 +194,14 @@ class Stream:
     listed: bytes | None = None
     #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
     references: list[int] = field(default_factory=list)
+    #: References of the last NOTIFYs, until the first NOTIFY_ACK that accepts; and what that gave.
+    proposed: list[int] = field(default_factory=list)
+    accepted: Accepted | None = None
+    #: The last refusals without anything else between them that the worker answered or the stream ended by: since when,
+    #: how many, and whether there was anything else before.
+    refused_ns: int | None = None
+    refusals: int = 0
+    was_in_use: bool = False
     #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
     asked: list[int] | None = field(default_factory=list)
     #: Ends of the last NACKs that wait for their NOTIFY, and of those that a NOTIFY was counted for although its sender
@@ -203,6 +227,8 @@ class Stream:
     #: Lowest and highest acked id that is forgotten, and the number of ids that were forgotten unacked.
     forgotten: tuple[int, int] | None = None
     forgotten_unacked: int = 0
+    #: The oldest of the latter.
+    forgotten_waiting: Waiting | None = None
     #: Messages before the last hole in what the connector sent, in which they may have been sent again.
     before_hole: int = 0
 
@@ -242,6 +268,26 @@ class Stream:
             self.asked = []
         if self.asked is not None:
             self.asked = [*self.asked, reference] if len(self.asked) < KEPT_ASKED else None
+
+    def note_notify(self, reference: int) -> None:
+        """Note the reference of a NOTIFY."""
+        if self.accepted is None:
+            self.proposed = [*self.proposed, reference][-KEPT_ASKED:]
+
+    def note_answer(self, reference: int, answered_ns: int, *, accepts: bool) -> None:
+        """Note a NOTIFY_ACK."""
+        if accepts:
+            self.note_use()
+            if self.accepted is None:
+                self.accepted = Accepted(reference, answered_ns, reference in self.proposed)
+                self.proposed = []
+        else:
+            self.refused_ns = answered_ns if self.refused_ns is None else self.refused_ns
+            self.refusals += 1
+
+    def note_use(self) -> None:
+        """Note that the stream is in use: accepted, asked for again or ended."""
+        self.refused_ns, self.refusals, self.was_in_use = None, 0, True
 
     def answer(self, reference: int) -> bool:
         """Whether a waiting NACK may have asked for `reference`, which a NOTIFY gives that is counted next."""
@@ -293,13 +339,14 @@ class Stream:
     def send(
         self,
         message_id: int,
+        sent_ns: int,
         *,
         awaits_ack: bool,
         unstable: bool = False,
         ephemeral: bool = False,
         is_sentinel: bool = False,
     ) -> None:
-        """A message with this id was sent.
+        """A message with this id was sent, and came at `sent_ns`.
 
         `unstable`: it is no stable reference, unless it once was one. `is_sentinel`: as a reference the id means that
         nothing was seen, so it is no greatest one.
@@ -312,7 +359,7 @@ class Stream:
         before = self.sent.get(message_id)
         unstable = (unstable or ephemeral) and (before is None or bool(before.marks & UNSTABLE))
         marks = AWAITED * awaits_ack | UNSTABLE * unstable | EPHEMERAL * ephemeral
-        self.sent.add(message_id, self.messages, marks)
+        self.sent.add(message_id, Entry(self.messages, marks, sent_ns))
 
     def ack(self, message_id: int) -> AckVerdict:
         """Note that this id is safe, and with it all that were sent before."""
@@ -329,7 +376,7 @@ class Stream:
             self.last_acked = message_id
             return AckVerdict.FORWARD
         self.last_acked, self.acked_at, self.rewound = message_id, known.at, False
-        self.forgotten_unacked = 0
+        self.forgotten_unacked, self.forgotten_waiting = 0, None
         self._forget_acked()
         return AckVerdict.FORWARD
 
@@ -375,10 +422,11 @@ class Stream:
         unstable = (number for number, sent in self.sent.items() if sent.marks & (UNSTABLE | EPHEMERAL) == UNSTABLE)
         return list(deque(unstable, KEPT_UNSTABLE))
 
-    def unacked(self) -> list[int]:
-        """Ids after the last acked one whose ack is awaited, in the order in which they were sent."""
+    def unacked(self) -> list[Waiting]:
+        """Messages after the last acked one whose ack is awaited, in the order in which they were sent."""
         after = -1 if self.acked_at is None else self.acked_at
-        return [message_id for message_id, sent in self.sent.items() if sent.marks & AWAITED and sent.at > after]
+        sent = ((number, entry) for number, entry in self.sent.items() if entry.marks & AWAITED and entry.at > after)
+        return [Waiting(number, entry.sent_ns) for number, entry in sent]
 
     def _forget_acked(self) -> None:
         """Drop all acked ids except the last ones."""
@@ -389,7 +437,9 @@ class Stream:
 
     def forget(self) -> None:
         """Give up the older half of what is remembered, so that memory stays bounded."""
-        for _, sent in self.sent.drop((len(self.sent) + 1) // 2):
+        for message_id, sent in self.sent.drop((len(self.sent) + 1) // 2):
+            if sent.marks & AWAITED and not self.forgotten_unacked:
+                self.forgotten_waiting = Waiting(message_id, sent.sent_ns)
             self.forgotten_unacked += sent.marks & AWAITED
         self.ephemeral.clear()
 

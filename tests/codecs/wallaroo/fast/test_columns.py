@@ -551,9 +551,10 @@ def test_ids_that_rise_and_ids_that_do_not_are_held_alike(steps: list[tuple[str,
     sent, model = Sent(), dict[int, Entry]()
     for at, (step, number) in enumerate(steps):
         if step == "add":
-            sent.add(number + at // 4, at, number % 4)
+            entry = Entry(at, number % 4, at // 2)
+            sent.add(number + at // 4, entry)
             model.pop(number + at // 4, None)
-            model[number + at // 4] = Entry(at, number % 4)
+            model[number + at // 4] = entry
         elif step == "drop":
             dropped = list(model.items())[:number]
             assert sent.drop(number) == dropped

@@ -266,16 +266,67 @@ def test_resume_point(talk: Talk, dialect: str, expected: int | None) -> None:
 @pytest.mark.parametrize(
     ("talk", "dialect", "expected"),
     [
-        ((*OPEN, message(1), message(2), message(3), ack(1, (1, 2))), "v3", 1),
+        (OPEN, "v3", (0, None, None)),
+        ((*OPEN, message(1), message(2), message(3), ack(1, (1, 2))), "v3", (1, 3, 7)),
         # The worker never acks what it skips, or what only marks a place.
-        ((*OPEN, message(1), message(1), message(2)), "v3", 2),
-        ((*V2, flagged(1, 0), flagged(2, BOUNDARY), flagged(3, EOS)), "v2b", 1),
-        ((*TEXT, t_message(1), t_message(2, EPHEMERAL), t_message(3, BOUNDARY, b"")), "seed_sid", 3),
-        ((*TEXT, t_message(1), t_nack(0), t_message(2)), "seed_sid", 1),
+        ((*OPEN, message(1), message(1), message(2)), "v3", (2, 1, 5)),
+        ((*V2, flagged(1, BOUNDARY), flagged(2, 0), flagged(3, EOS)), "v2b", (1, 2, 6)),
+        ((*TEXT, t_message(1), t_message(2, EPHEMERAL), t_message(3, BOUNDARY, b"")), "seed_sid", (3, 1, 4)),
+        ((*TEXT, t_message(1), t_nack(0), t_message(2)), "seed_sid", (1, 1, 4)),
+        # It is sent again.
+        ((*TEXT, t_message(1), t_message(2), t_nack(0), t_notify(), t_message(1)), "seed_sid", (2, 2, 5)),
+        # An earlier session had acked the same id, as far as can be known.
+        ((t_hello(), t_ok((1, 9)), t_notify(reference=9), t_ack(1, (1, 9)), t_message(9)), "seed_sid", (1, None, None)),
+        # A rule ended the session.
+        ((*OPEN, message(1), hello()), "v3", (1, None, None)),
     ],
 )
-def test_unacked(talk: Talk, dialect: str, expected: int) -> None:
-    assert stream(talk, dialect)["unacked"] == expected
+def test_unacked(talk: Talk, dialect: str, expected: tuple[int, int | None, int | None]) -> None:
+    told = stream(talk, dialect)
+    assert (told["unacked"], told["oldest_unacked_id"], _step(told["unacked_since_ns"])) == expected
+
+
+def _step(at_ns: int | None) -> int | None:
+    """Which step of a talk came then."""
+    return None if at_ns is None else at_ns // SECOND - 1000
+
+
+@pytest.mark.parametrize(
+    ("talk", "dialect", "expected"),
+    [
+        (OPEN, "v3", (None, 0, True)),
+        ((hello(), ok(), notify()), "v3", (None, 0, False)),
+        ((hello(), ok(), notify(), answer(success=0), notify(), answer(success=0)), "v3", (4, 2, False)),
+        ((hello(), ok(), notify(), answer(success=0), notify(), answer()), "v3", (None, 0, True)),
+        ((*OPEN, eos(), notify(), answer(success=0)), "v3", (7, 1, True)),
+        # A second NOTIFY of an open stream.
+        ((*OPEN, notify(), answer(success=0)), "v3", (6, 1, True)),
+        ((*OPEN, notify(), answer(success=0), eos()), "v3", (None, 0, True)),
+        ((*V2, notify(), answer(success=0), flagged(1, EOS)), "v2b", (None, 0, True)),
+        ((*V2, notify(), answer(success=0), flagged(1, 0)), "v2b", (6, 1, True)),
+        # An answer after an ERROR doesn't count.
+        ((hello(), ok(), notify(), notify(), answer(success=0), error(W), answer()), "v3", (5, 1, False)),
+        ((*TEXT, t_nack(0)), "seed_sid", (None, 0, True)),
+    ],
+)
+def test_refusals(talk: Talk, dialect: str, expected: tuple[int | None, int, bool]) -> None:
+    told = stream(talk, dialect)
+    assert (_step(told["refused_since_ns"]), told["refusals"], told["was_in_use"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("talk", "expected"),
+    [
+        ((hello(), ok(), notify()), (None, None, None)),
+        ((hello(), ok(), notify(), answer(success=0, reference=5)), (None, None, None)),
+        ((hello(), ok(), notify(), answer(reference=5), notify(), answer(reference=6)), (5, 4, False)),
+        ((hello(), ok(), notify(), answer(reference=0)), (0, 4, True)),
+        ((hello(), ok(), notify(), answer(reference=NOTHING)), (NOTHING, 4, False)),
+    ],
+)
+def test_accepted_point(talk: Talk, expected: tuple[int | None, int | None, bool | None]) -> None:
+    told = stream(talk)
+    assert (told["accepted_point"], _step(told["accepted_at_ns"]), told["accepted_echoes"]) == expected
 
 
 def test_what_waits() -> None:

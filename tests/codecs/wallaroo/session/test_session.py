@@ -815,7 +815,7 @@ def test_acked_ids_are_forgotten_but_for_the_last() -> None:
     stream = Stream()
     for n in range(500):
         stream.messages += 1
-        stream.send(n, awaits_ack=True)
+        stream.send(n, 1000 + n, awaits_ack=True)
     assert stream.ack(400) is AckVerdict.FORWARD
     assert stream.remembered == 99 + 64
     assert (stream.ack(5), stream.ack(380), stream.ack(1000)) == (
@@ -825,7 +825,7 @@ def test_acked_ids_are_forgotten_but_for_the_last() -> None:
     )
     assert stream.was_acked(5)
     assert not stream.was_acked(401)
-    assert stream.unacked() == list(range(401, 500))
+    assert stream.unacked() == [(n, 1000 + n) for n in range(401, 500)]
 
 
 def test_a_connection_ends_once(dialogue: Opens) -> None:
