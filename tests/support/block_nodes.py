@@ -10,6 +10,7 @@ from typing import Any
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.known import WAITS, Waits
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import Conversation
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
@@ -90,6 +91,7 @@ class World:
     """Nodes and who calls them. Each thing that is said takes a millisecond."""
 
     options: HieroOptions = field(default_factory=HieroOptions)
+    waits: Waits = WAITS
     profile: str = "B"
     #: Every conversation goes on from its snapshot before each thing that is said.
     restored: bool = False
@@ -142,13 +144,13 @@ class World:
     def told(self, ends: Sequence[int] = (), until_ms: float = 0) -> list[Outcome]:
         """What calls say together, through windows that end at `ends`; after `until_ms` of silence."""
         rows = sorted((row for row in self.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
-        fold, told = Fold(self.options), []
+        fold, told = Fold(self.options, waits=self.waits), []
         left = list(ends)
         for row in rows:
             while left and left[0] < row["arrived_at_ns"]:
                 told += fold.end_window(left.pop(0))
                 state = fold.snapshot()
-                fold = Fold(self.options, state)
+                fold = Fold(self.options, state, self.waits)
                 assert fold.snapshot() == state
             event = event_of(row)
             if event is not None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.support.landed import landed_packets
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.known import SILENT_NS
+from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import starter
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
@@ -71,7 +71,7 @@ def judge_log(log: Iterable[Row], options: HieroOptions) -> Judged:
             at_ns = event.at_ns
             told += [(at_ns, one) for one in fold.take(event)]
     # Nothing is held back any more.
-    at_ns += SILENT_NS + 1
+    at_ns += WAITS.silent_ns + 1
     told += [(at_ns, one) for one in fold.end_window(at_ns)]
     found = [(row["arrived_at_ns"], row["finding"]["rule"].removeprefix("hiero.")) for row in rows[VIOLATION]]
     found += [(ns, one.rule.name) for ns, one in told if isinstance(one, Found)]

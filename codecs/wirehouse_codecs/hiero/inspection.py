@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.known import SILENT_NS
+from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.files import of_blocks, of_entries
 from wirehouse_codecs.hiero.log.log import starter
@@ -122,7 +122,7 @@ def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterat
         yield from _found(fold.take(event))
         last_ns = event.at_ns
     # What never came is judged as if nothing came for long enough.
-    yield from _found(fold.end_window(last_ns + max(options.patience_ns, SILENT_NS) + 1))
+    yield from _found(fold.end_window(last_ns + max(options.patience_ns, WAITS.silent_ns) + 1))
 
 
 def _found(outcomes: Iterable[Outcome]) -> Iterator[Inspected]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, Where, event_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import (
     BlockRow,
     CatchUpRow,
@@ -43,7 +44,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "14"
+VERSION = "15"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.
@@ -111,7 +112,13 @@ _ENTITY: Final = {
 
 
 def _horizon(source: Source) -> int:
-    return max(HORIZON_NS, HieroOptions.from_mapping(source.options).patience_ns)
+    patience_ns = HieroOptions.from_mapping(source.options).patience_ns
+    return max(HORIZON_NS, patience_ns, Waits.of(source.tcp).silent_ns)
+
+
+def _options(sources: Sequence[Source]) -> tuple[HieroOptions, Waits]:
+    """The options of a service, which its sources have in common, and how long their connections hold back."""
+    return HieroOptions.from_mapping(sources[0].options), Waits.of(*(source.tcp for source in sources))
 
 
 def _service(work: Work) -> Stage:
@@ -121,9 +128,7 @@ def _service(work: Work) -> Stage:
         Input(LOG, spark_tables.files(work.lake, LOG, work.members(), kind), _READ, prepare)
         for kind in (MESSAGE, CALL, BLOCK)
     ]
-    options = {
-        span.source: HieroOptions.from_mapping(work.lake.sources_of(span.source)[0].options) for span in work.spans
-    }
+    options = {span.source: _options(work.lake.sources_of(span.source)) for span in work.spans}
     ends_ns = {name: work.lake.windows.end_ns(name) for span in work.spans for name in span.windows}
     start = partial(_Service, options, ends_ns)
     made = key_folds.stage(work, STATE, inputs, _EVENTS, _ORDER, start, OUTPUTS, horizon_ns=_horizon)
@@ -150,12 +155,13 @@ class _Service(KeyFold):
 
     def __init__(
         self,
-        options: Mapping[str, HieroOptions],
+        options: Mapping[str, tuple[HieroOptions, Waits]],
         ends_ns: Mapping[str, int],
         whose: Mapping[str, Any],
         state: str | None,
     ) -> None:
-        self._fold = Fold(options[whose["source"]], state)
+        own, waits = options[whose["source"]]
+        self._fold = Fold(own, state, waits)
         self._ends_ns = ends_ns
         self._end_ns = 0
         #: The newest rows of entities in the window.

@@ -15,12 +15,14 @@ from tests.support.hiero_captures import judge
 from tests.support.running import assert_same_rows, select
 from wirehouse_codecs.hiero.correlation import known
 from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, event_of, order_of
+from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, DecisionRow
 from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.simulate.script import Disturbances
+from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_pipelines import stages
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.delta.ledger import Entry
@@ -110,6 +112,13 @@ def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str,
     for lake in lakes[1:]:
         assert_same_rows(lakes[0], lake, of=("hiero",))
     assert {row["source"] for row in select(lakes[0], "SELECT source FROM gold.hiero_decisions")} == set(PROFILES)
+
+
+def test_a_service_waits_as_long_as_the_most_patient_of_its_sources() -> None:
+    patient = Source("b", "hiero", "pcap", "x", tcp=TcpOptions(idle_ns=9_000 * 10**9, hole_wait_ns=30 * 10**9))
+    sources = [Source("a", "hiero", "pcap", "x", {"profile": "A"}), patient]
+    options, waits = gold._options(sources)
+    assert (options.profile, waits) == ("A", Waits(60 * 10**9, 9_060 * 10**9))
 
 
 def test_of_an_entity_the_last_row_of_a_window_is_written(

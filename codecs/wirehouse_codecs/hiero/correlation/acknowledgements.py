@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from wirehouse_codecs.hiero.correlation.decisions import Decisions, answered_ns
 from wirehouse_codecs.hiero.correlation.events import Event, Where
-from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, HELD_NS, MOST_WAITING, SILENT_NS
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING
 from wirehouse_codecs.hiero.correlation.state import Call, Decision, Node, Pending, Proof
 from wirehouse_codecs.hiero.session.steps import ANSWER_NS
 
@@ -36,7 +36,7 @@ class Acknowledgements(Decisions):
                 self._awaited.remove(pending)
                 continue
             # A hole of another call that isn't known yet may hold the proof that came in time.
-            pending.proven, pending.due_ns = True, min(pending.due_ns, event.at_ns + HELD_NS)
+            pending.proven, pending.due_ns = True, min(pending.due_ns, event.at_ns + self._waits.held_ns)
             self._due_ns = min(self._due_ns, pending.ready_ns)
         if not answered:
             call.proofs = [*call.proofs, Proof(event.where, number)][-MOST_WAITING:]
@@ -178,7 +178,7 @@ class Acknowledgements(Decisions):
             due: int = where.arrived_at_ns + self._options.patience_ns
             if call.said_ns < due:
                 # Nothing was sent since: missing bytes may hold the answer back until the connection ends.
-                due = max(due, call.last_ns + SILENT_NS)
+                due = max(due, call.last_ns + self._waits.silent_ns)
             if due >= self._now_ns:
                 return due
             call.proofs.pop(0)

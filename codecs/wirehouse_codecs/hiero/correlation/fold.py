@@ -12,8 +12,8 @@ another, and the calls of a node to another one are recognised as its catching u
 - Where messages were missed, nothing is judged that could depend on them, until `patience_ms` after the end of the call
   that lacks them.
 - A rule about what never came is judged when its call closes, or when an event is past its time. After a silence the
-  connections first deliver what missing bytes held back, so it waits for HELD_NS more. A window's end judges only what
-  no connection can hold back any more: nothing was heard for SILENT_NS.
+  connections first deliver what missing bytes held back, so it waits that long once more (`Waits.held_ns`). A window's end
+  judges only what no connection can hold back any more: nothing was heard for `Waits.silent_ns`.
 - That a client doesn't come back, or that a node doesn't fetch what it lacks, is reported only if something was
   captured past that time. A capture that ended before doesn't show it.
 - What a fold keeps is bounded. Beyond a bound the oldest is dropped, and not judged any more.
@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from wirehouse_codecs.hiero.correlation.events import Event
-from wirehouse_codecs.hiero.correlation.known import HELD_NS, SILENT_NS
 from wirehouse_codecs.hiero.correlation.publishers import Publishers
 from wirehouse_codecs.hiero.correlation.rows import Outcome
 from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
@@ -46,7 +45,7 @@ class Fold(Publishers, Subscribers):
         silent_ns = event.at_ns - self._heard_ns
         self._now_ns = max(self._now_ns, event.at_ns)
         if self._now_ns > self._due_ns:
-            if HELD_NS < silent_ns <= SILENT_NS:
+            if self._waits.held_ns < silent_ns <= self._waits.silent_ns:
                 self._hold()
             self._judge_due()
         self._heard_ns = max(self._heard_ns, event.at_ns)
@@ -62,10 +61,10 @@ class Fold(Publishers, Subscribers):
         return self._pop_outcomes()
 
     def _hold(self) -> None:
-        """Wait for HELD_NS more: after a silence each connection may first deliver what missing bytes held back."""
+        """Wait once more: after a silence each connection may first deliver what missing bytes held back."""
         for one in self._awaited:
-            if one.ready_ns < self._now_ns <= one.due_ns + SILENT_NS:
-                one.held_ns = self._now_ns + HELD_NS
+            if one.ready_ns < self._now_ns <= one.due_ns + self._waits.silent_ns:
+                one.held_ns = self._now_ns + self._waits.held_ns
 
     def _judge_due(self) -> None:
         for one in [one for one in self._awaited if one.ready_ns < self._now_ns]:
@@ -79,7 +78,7 @@ class Fold(Publishers, Subscribers):
     def end_window(self, end_ns: int) -> list[Outcome]:
         """End a window. Return the findings that are due, if nothing can be held back, and the rows that changed."""
         self._now_ns = max(self._now_ns, end_ns)
-        if self._now_ns > self._due_ns and end_ns - self._heard_ns > SILENT_NS:
+        if self._now_ns > self._due_ns and end_ns - self._heard_ns > self._waits.silent_ns:
             self._judge_due()
         outcomes = self._pop_outcomes()
         outcomes += self._changed_rows()

@@ -11,7 +11,7 @@ import json
 from collections import OrderedDict
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from wirehouse_codecs.hiero.correlation.awaited import Awaited
 from wirehouse_codecs.hiero.correlation.events import Event, Where
@@ -48,10 +48,6 @@ MOST_WAITING: Final = 256
 MOST_SHOWN: Final = 64
 #: Maximum number of a block's publishers and roots, of a call's orders, and of the nodes in a catch-up's reports.
 MOST_NAMES: Final = 16
-#: Time for which missing bytes of a connection that goes on hold back the bytes behind them, at most.
-HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
-#: Silence after which a connection has ended, and has delivered what its missing bytes held back.
-SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
 #: Silence of a node after which its capture may have had a gap.
 GAP_NS: Final = 60 * 10**9
 #: Maximum difference of the clocks that capture two sides, or two connections.
@@ -61,11 +57,30 @@ NEVER: Final = 1 << 63
 _RETURNS: Final = ("retry_after_node_error", "subscriber_not_resumed")
 
 
+class Waits(NamedTuple):
+    """How long the connections of a service hold back what was captured, at most."""
+
+    #: Time for which missing bytes of a connection that goes on hold back the bytes behind them.
+    held_ns: int
+    #: Silence after which a connection has ended, and has delivered what its missing bytes held back.
+    silent_ns: int
+
+    @classmethod
+    def of(cls, *options: TcpOptions) -> Self:
+        """The longest waits of sources with these options."""
+        held_ns = 2 * max(one.hole_wait_ns for one in options)
+        return cls(held_ns, held_ns + max(one.idle_ns for one in options))
+
+
+#: Those of a source without options.
+WAITS: Final = Waits.of(TcpOptions())
+
+
 class Known:
     """Calls, nodes, publishers, blocks, what is awaited of them, and the outcomes of the fold."""
 
-    def __init__(self, options: HieroOptions, state: str | None = None) -> None:
-        self._options = options
+    def __init__(self, options: HieroOptions, state: str | None = None, waits: Waits = WAITS) -> None:
+        self._options, self._waits = options, waits
         self._calls: OrderedDict[str, Call] = OrderedDict()
         #: Calls that were open at the last look.
         self._active: dict[str, Call] = {}
@@ -335,10 +350,10 @@ class Known:
         return self._now_ns if self._after_capture(pending) else self._judge_never(pending)
 
     def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
-        """Judge missing proofs after HELD_NS: all known calls have ended, but another one may be held back."""
+        """Judge missing proofs later: all known calls have ended, but another one may be held back."""
         for pending in self._awaited.unproven(node):
             if not pending.proven:
-                pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
+                pending.due_ns = min(pending.due_ns, at_ns + self._waits.held_ns)
                 self._due_ns = min(self._due_ns, pending.ready_ns)
 
     def _await_proof(self, rule: str, call: Call, event: Event, message: str, number: int, needs: int) -> None:
@@ -357,7 +372,7 @@ class Known:
                 for call in self._publishing(pending.node)
                 if call.last_ns - pending.where.arrived_at_ns < patience_ns
             ]
-            due_ns = max((call.last_ns + SILENT_NS for call in calls), default=0)
+            due_ns = max((call.last_ns + self._waits.silent_ns for call in calls), default=0)
             if due_ns >= self._now_ns:
                 return due_ns
         return self._judge_never(pending)
@@ -379,10 +394,12 @@ class Known:
         self._emit(rule, where, message, call, number)
 
     def _find_soon(self, rule: str, where: Where, message: str, call: Call, number: int | None = None) -> None:
-        """Report after HELD_NS: a hole that isn't known yet may hold an attempt or acknowledgement that explains it."""
+        """Report later: a hole that isn't known yet may hold an attempt or acknowledgement that explains it."""
         if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
             about = (call.call, call.node, None, call.publisher)
-            self._await(Pending(rule, where, self._now_ns + HELD_NS, *about, message=message, number=number))
+            self._await(
+                Pending(rule, where, self._now_ns + self._waits.held_ns, *about, message=message, number=number)
+            )
 
     def _find_late(self, rule: str, where: Where, message: str, call: Call, number: int) -> None:
         """Report after `patience_ms`: messages of other nodes that are asked later may explain it."""

@@ -19,6 +19,7 @@ from wirehouse_codecs.hiero.correlation import acknowledgements, decisions, publ
 from wirehouse_codecs.hiero.correlation import known as across_known
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import (
     BlockRow,
     CatchUpRow,
@@ -35,6 +36,7 @@ from wirehouse_codecs.hiero.profiles import NO_BLOCK, NODE_ERRORS, OPEN, PROFILE
 from wirehouse_codecs.hiero.rules import NODE_RULES, TOLERANT
 from wirehouse_codecs.hiero.wire.messages import BlockItems, SubscribeRequest
 from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION
+from wirehouse_codecs.tcp.options import TcpOptions
 
 Script = Callable[[World], object]
 HOUR_MS = 3_600_000
@@ -771,6 +773,24 @@ def test_when_a_proof_was_sent_that_came_late_is_not_known(late: bool | None, fo
         if row["message"] and row["message"]["proof"] is not None:
             row["message"]["late"] = late
     assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("hole_wait_s", "found"), [(10, ["ack_order"]), (30, [])])
+def test_a_source_may_hold_back_bytes_for_longer(hole_wait_s: int, found: list[str]) -> None:
+    """A hole that may hold the proof in time is reported 25 s after the proof of another publisher."""
+    world = World()
+    world.waits = Waits.of(TcpOptions(), TcpOptions(hole_wait_ns=hole_wait_s * SECOND))
+    lacking, sender = (world.publisher(name).header(121).items(121) for name in "BA")
+    world.wait(1000)
+    sender.ack(121)
+    world.wait(500)
+    sender.proof(121)
+    for passed in range(8):
+        world.wait(5000)
+        world.call(Service.STATUS, "10.3.0.1").server_status(121).trailers()
+        if passed == 4:
+            lacking.miss(C)
+    assert world.found() == found
 
 
 @pytest.mark.parametrize(("lacks", "found"), [(0, []), (1, ["ack_order"])])

@@ -18,7 +18,7 @@ from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation import offers
 from wirehouse_codecs.hiero.correlation.events import event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
-from wirehouse_codecs.hiero.correlation.known import SILENT_NS
+from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import (
     BlockRow,
     DecisionRow,
@@ -49,7 +49,7 @@ def in_windows(judged: Judged, random: Random) -> list[Outcome]:
             if not random.randrange(40):
                 told += fold.end_window(event.at_ns)
                 fold = Fold(OPTIONS, fold.snapshot())
-    return told + fold.end_window(rows[-1]["arrived_at_ns"] + SILENT_NS + 1)
+    return told + fold.end_window(rows[-1]["arrived_at_ns"] + WAITS.silent_ns + 1)
 
 
 def last_of(told: list[Outcome], kind: type[Any], *key: str) -> list[Any]:
