@@ -72,7 +72,7 @@ class Waits(NamedTuple):
         return cls(held_ns, held_ns + max(one.idle_ns for one in options))
 
 
-#: Those of a source without options.
+#: Waits of a source without options.
 WAITS: Final = Waits.of(TcpOptions())
 
 
