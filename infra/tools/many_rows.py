@@ -75,8 +75,11 @@ class _Copy:
 
 
 def _copied(protocol: str) -> list[Table]:
-    """Tables of the protocol, and bronze's of all."""
-    tables = (table for table in all_tables().values() if table.view is None and not table.internal)
+    """Tables of the protocol that people or views read, and bronze's of all."""
+    read = {name for table in all_tables().values() if table.view for name in table.reads}
+    tables = (
+        table for table in all_tables().values() if table.view is None and (table.name in read or not table.internal)
+    )
     shared = ("bronze.captures", "bronze.windows")
     return [table for table in tables if table.name in shared or table.protocol == protocol]
 

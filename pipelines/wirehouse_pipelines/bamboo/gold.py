@@ -1,8 +1,8 @@
 """Gold of Bamboo: entries with their verdicts, logs, forks, proposals, sessions, and findings.
 
-Stages read the log `silver.bamboo`. The first writes proposals and sessions as they stand there. `verification.py`
-verifies the entries, log by log. `sent_metadata.py` judges the senders of metadata by the signatures, and `payloads.py`
-what was sent without metadata.
+Stages read the log `silver.bamboo`. The first writes proposals and sessions as they stand there, and what became of each
+payload. `verification.py` verifies the entries, log by log. `sent_metadata.py` judges the senders of metadata by the
+signatures, and `payloads.py` what was sent without metadata.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.correlation.payload_replay import SIDES
 from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
-from wirehouse_codecs.logs.rows import CONNECTION
+from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_pipelines.bamboo import payloads, sent_metadata, verification
 from wirehouse_pipelines.bamboo.payloads import Asked
 from wirehouse_pipelines.bamboo.verification_rows import (
@@ -38,10 +38,11 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "11"
+VERSION = "12"
 PROPOSALS: Final = "gold.bamboo_proposals_history"
 SESSIONS: Final = "gold.bamboo_sessions_history"
-OUTPUTS: Final = (ENTRIES_TABLE, LOGS_TABLE, FORKS_TABLE, PROPOSALS, SESSIONS, FOUND_TABLE, STATE_TABLE)
+PAYLOADS: Final = "gold.bamboo_payloads"
+OUTPUTS: Final = (ENTRIES_TABLE, LOGS_TABLE, FORKS_TABLE, PROPOSALS, SESSIONS, PAYLOADS, FOUND_TABLE, STATE_TABLE)
 #: Proposals whose payloads `payloads.py` judges.
 ASKED: Final = "asked"
 
@@ -54,12 +55,21 @@ _KINDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     CONNECTION: {"connection": _ENDPOINTS},
     PROPOSAL: dict.fromkeys((*_PLACE, "proposal_number", "proposal_id", "proposal"), ()),
     SESSION: dict.fromkeys((*_PLACE, "session"), ()),
+    MESSAGE: {"proposal_number": (), "message": ("kind", "seq", "count", "payload.checked", "payload.rule")},
 }
+#: What became of a payload, by the kind of the message that says so; `known`: it came, with the right hash.
+_FATES: Final = {"skip_small": "small", "skip_large": "large", "skip_missing": "missing", "skip_bytes": "part"}
+_PAYLOAD: Final = ("seq", "fate")
 _COMMON: Final = dict.fromkeys((*_ENTITY, "row_kind"), ())
 #: `is_new`: the proposal began in its window.
 _ROWS: Final = pa.schema(
-    {one.name: one.type for kind in _KINDS.values() for one in table_reader.chosen(_LOG, {**_COMMON, **kind})}
+    {
+        one.name: one.type
+        for kind in (CONNECTION, PROPOSAL, SESSION)
+        for one in table_reader.chosen(_LOG, {**_COMMON, **_KINDS[kind]})
+    }
     | {"is_new": pa.bool_()}
+    | {name: arrow_types.given(all_tables()[PAYLOADS]).field(name).type for name in _PAYLOAD}
 )
 #: Counts of both sides of a proposal.
 _COUNTED: Final = ("metadata", "payloads", "raw_bytes", "compressed_bytes", "inflated_bytes")
@@ -77,16 +87,21 @@ def _entities(work: Work, members: services.Members) -> Stage:
         for span in work.spans
         for name in span.windows
     }
-    prepare = partial(_once, members=members, bounds=bounds)
+    once = partial(_once, members=members, bounds=bounds)
     return Stage(
         [
-            Input(SILVER, spark_tables.files(work.lake, SILVER, work.members(), kind), {**_COMMON, **columns}, prepare)
+            Input(
+                SILVER,
+                spark_tables.files(work.lake, SILVER, work.members(), kind),
+                {**_COMMON, **columns},
+                partial(_fates, members=members) if kind == MESSAGE else once,
+            )
             for kind, columns in _KINDS.items()
         ],
         _ROWS,
         Order(("source", "connection_id"), ("window_start", "row_kind", "proposal_number")),
         _select,
-        (PROPOSALS, SESSIONS, STATE_TABLE),
+        (PROPOSALS, SESSIONS, PAYLOADS, STATE_TABLE),
         steps.windows(work.spans),
         [(STATE_TABLE, work.clock(_horizon))],
         passed={ASKED: SILVER},
@@ -104,6 +119,20 @@ def _once(rows: pa.RecordBatch, members: services.Members, bounds: Mapping[str, 
     return rows.append_column("is_new", is_new)
 
 
+def _fates(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
+    """Prepare messages: those that say what became of a payload."""
+    rows = members.once(rows)
+    kind, seq, count, payload = rows.column("message").flatten()
+    checked, rule = payload.flatten()
+    is_known = pc.and_(checked.fill_null(False), rule.is_null())
+    skipped = pc.index_in(kind, pa.array(_FATES))
+    # Skipping 0 bytes is nothing.
+    skipped = pc.if_else(pc.and_(pc.equal(kind, "skip_bytes"), pc.equal(count, 0).fill_null(True)), None, skipped)
+    fate = pc.if_else(is_known, "known", pa.array(_FATES.values()).take(skipped))
+    made = rows.drop_columns(["message"]).append_column("seq", seq).append_column("fate", fate)
+    return made.filter(pc.and_(seq.is_valid(), fate.is_valid()))
+
+
 #: The least rows that are folded at once.
 _AT_ONCE: Final = 10_000
 
@@ -114,11 +143,13 @@ def _select(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordB
         #: The row of the connection and of the session of each window of a connection, or -1.
         where = runs_of(rows, _ENTITY)
         count = int(where[-1]) + 1
-        connections, proposals, sessions = (np.flatnonzero(np.asarray(pc.equal(kind, name))) for name in _KINDS)
+        at = (np.flatnonzero(np.asarray(pc.equal(kind, name))) for name in _KINDS)
+        connections, proposals, sessions, payloads_at = at
         of_session, of_connection = (np.full(count, -1) for _ in range(2))
         of_session[where[sessions]], of_connection[where[connections]] = sessions, connections
         yield SESSIONS, _sessions(rows, sessions, of_connection[where[sessions]])
         yield PROPOSALS, _proposals(rows.take(pa.array(proposals)))
+        yield PAYLOADS, rows.select([*_ENTITY, "proposal_number", *_PAYLOAD]).take(pa.array(payloads_at))
         yield ASKED, _asked(rows, proposals, of_session[where[proposals]])
 
 

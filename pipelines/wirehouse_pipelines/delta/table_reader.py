@@ -20,7 +20,7 @@ from wirehouse_pipelines.tables import Table
 _BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 32 << 20
 
-#: Columns to read and, for a struct, which of its fields (none listed: all).
+#: Columns to read and, for a struct, which of its fields (none listed: all). A field of a field is `payload.rule`.
 Columns = Mapping[str, Sequence[str]]
 
 
@@ -77,13 +77,17 @@ def _between(at: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, 
 
 def chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:
     """The part of `schema` that `columns` selects."""
-    types = {
-        column: pa.struct([schema.field(column).type.field(field) for field in fields])
-        if fields
-        else schema.field(column).type
-        for column, fields in columns.items()
-    }
-    return pa.schema(types.items())
+    return pa.schema((column, _part(schema.field(column).type, fields)) for column, fields in columns.items())
+
+
+def _part(kind: pa.DataType, fields: Sequence[str]) -> pa.DataType:
+    if not fields:
+        return kind
+    inner: dict[str, list[str]] = {}
+    for field in fields:
+        name, _, rest = field.partition(".")
+        inner.setdefault(name, []).extend([rest] if rest else [])
+    return pa.struct([(name, _part(kind.field(name).type, rest)) for name, rest in inner.items()])
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, partition: Mapping[str, str]) -> pa.Array:
@@ -91,12 +95,16 @@ def _column(rows: pa.RecordBatch, field: pa.Field, partition: Mapping[str, str])
         return pa.repeat(pa.scalar(partition[field.name], field.type), rows.num_rows)
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
-    column = rows.column(field.name)
-    if not pa.types.is_struct(field.type):
-        return column.cast(field.type)
+    return _as(rows.column(field.name), field.type)
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column with this type. A field of a struct that it lacks is null."""
+    if not pa.types.is_struct(kind):
+        return column.cast(kind)
     there = {one.name for one in column.type}
     fields = [
-        pc.struct_field(column, one.name).cast(one.type) if one.name in there else pa.nulls(len(column), one.type)
-        for one in field.type
+        _as(pc.struct_field(column, one.name), one.type) if one.name in there else pa.nulls(len(column), one.type)
+        for one in kind
     ]
-    return pa.StructArray.from_arrays(fields, fields=list(field.type), mask=column.is_null())
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())

@@ -52,6 +52,24 @@ def test_rows_are_those_of_the_files_that_the_log_names(tmp_path: Path) -> None:
     ]
 
 
+def test_a_struct_in_a_struct_is_read_in_part(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    file = f"{lake.table_folder(NAME)}/source=a/window_start={DAYS[0]}/row_kind=message/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    payloads = [{"data": b"12", "packets": 1, "checked": True}, None]
+    messages = [None, *({"kind": "raw", "seq": Decimal(7), "payload": payload} for payload in payloads)]
+    schema = pa.schema([arrow_types.schema(TABLE).field("message")])
+    parquet.write_table(pa.Table.from_pylist([{"message": one} for one in messages], schema=schema), tmp_path / file)
+    columns = {"message": ("payload.rule", "kind", "payload.checked")}
+    (read,) = table_reader.rows_of(lake, TABLE, file, columns)
+    assert read.schema == table_reader.chosen(arrow_types.schema(TABLE), columns)
+    assert [row["message"] for row in read.to_pylist()] == [
+        None,
+        {"payload": {"rule": None, "checked": True}, "kind": "raw"},
+        {"payload": None, "kind": "raw"},
+    ]
+
+
 def test_what_a_file_of_before_lacks_is_null(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path), Windows("hour", "2026-11-14T00"))
     file = f"{lake.table_folder(NAME)}/source=a%3Ab/window_start={DAYS[0]}T05/row_kind=entry/part-0.parquet"

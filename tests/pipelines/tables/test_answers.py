@@ -14,7 +14,9 @@ from deltalake import write_deltalake
 
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.session.streams import Stream
-from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.bamboo import gold
+from wirehouse_pipelines.delta import arrow_types, table_reader
+from wirehouse_pipelines.jobs.services import Members
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.query import sql
@@ -713,9 +715,20 @@ def piece_of(random: Random, connection: bytes) -> dict[str, Any]:
         rule = random.choice([None, "payload_hash_wrong"])
         payload = {"packets": 1, "checked": rule is not None or random.random() < 0.8, "rule": rule}
         message["payload"] = random.choice([payload, payload, None])
-    window = random.choice(["2026-11-13", "2026-11-14"])
-    row = {"source": "net", "window_start": window, "row_kind": "message", "connection_id": connection}
+    row = {"source": "net", "window_start": GIVEN["window_start"], "connection_id": connection}
     return row | {"proposal_number": random.choice([0, 0, 0, 1]), "message": message}
+
+
+def fates(pieces: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Rows of gold.bamboo_payloads of these pieces of a source of the service `source`."""
+    names = ("source", "window_start", "connection_id", "proposal_number", "message")
+    schema = table_reader.chosen(
+        arrow_types.schema(all_tables()["silver.bamboo"]),
+        dict.fromkeys(names, ()) | {"message": ("kind", "seq", "count", "payload.checked", "payload.rule")},
+    )
+    read = pa.RecordBatch.from_pylist(pieces, schema=schema)
+    found: list[dict[str, Any]] = gold._fates(read, Members({"net": source}, {})).to_pylist()
+    return found
 
 
 @pytest.mark.property
@@ -724,7 +737,7 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     """Entries change from window to window and fork; payloads come by files and by one or two connections."""
     random = Random(seed)
     entries, logs, silver = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-    proposals, sessions = list[dict[str, Any]](), list[dict[str, Any]]()
+    proposals, sessions, payloads = (list[dict[str, Any]]() for _ in range(3))
     expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     before = {"window_start": "2026-11-13"}
     for number in range(12):
@@ -741,7 +754,7 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
         proposal = log | {"connection_id": connection}
         proposals += [proposal | {"proposal_number": n, "log_id": log_id} for n, log_id in ((0, number), (1, 99))]
         pieces = [piece_of(random, data or connection) for _ in range(12)]
-        silver += pieces
+        payloads += fates(pieces, log["source"])
         own = [piece["message"] for piece in pieces if not piece["proposal_number"] and piece["message"]["seq"]]
         whole = {one["seq"] for one in own if one.get("payload") == {"packets": 1, "checked": True, "rule": None}}
         whole |= {entry["seq"] for entry, _ in known if not entry["payload_size"]}
@@ -760,6 +773,7 @@ def test_coverage_is_what_came_of_each_log(lake: Lake, seed: int) -> None:
     write(lake, "gold.bamboo_logs_history", *logs)
     write(lake, "gold.bamboo_proposals_history", *proposals)
     write(lake, "gold.bamboo_sessions_history", *sessions)
+    write(lake, "gold.bamboo_payloads", *payloads)
     write(lake, "silver.bamboo", *silver)
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {
         (row["source"], row["author"], int(row["log_id"])): (
