@@ -99,6 +99,11 @@ class Dialogue:
         assert self.send(C, 0) == []
         return self
 
+    def restore(self) -> Dialogue:
+        """Go on from the snapshot."""
+        self.flow = new_flow(snapshot=self.flow.snapshot())
+        return self
+
     def wait(self, ns: int) -> Dialogue:
         self.ns += ns
         return self

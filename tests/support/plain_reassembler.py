@@ -16,10 +16,11 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
 - What was acknowledged, or lies before bytes that were captured, was sent; so was what lies before the RST that ends
   the connection. If no copy was captured, it is a hole. What lies before a doubtful RST that came first may be one.
 - A RST that stands where its sender's stream does ends the connection, once the bytes that it acknowledges are there
-  or `WAIT_NS` have passed. Another one ends it after `WAIT_NS`, unless its
-  sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was
-  captured, silence of `WAIT_NS` confirms it, and a connection that goes on longer refutes it. So does an earlier
-  acknowledgment of bytes behind it.
+  or `WAIT_NS` have passed. Another one ends it if its sender is silent for `WAIT_NS` although the other side speaks, or
+  where its sender's stream comes to stand. Its sender refutes it by acknowledging new data until then, or by speaking
+  after `WAIT_NS`; so do acknowledgments of its new data. If nothing of its sender was captured, silence of `WAIT_NS`
+  confirms it, and a connection that goes on longer refutes it. An earlier acknowledgment of bytes behind it refutes
+  any.
 """
 
 from __future__ import annotations
@@ -180,13 +181,20 @@ def _gaps(packets: Sequence[Packet], client: bool, base: int, end: int) -> tuple
 
 def _due(packets: Sequence[Packet], at: int) -> int:
     """Before which packet the RST is confirmed by its side's silence; by all silence, if that was not captured."""
-    heard, since = any(_is_of(one, packets[at]) for one in packets[:at]), packets[at].ns
+    reset = packets[at]
+    heard, since = any(_is_of(one, reset) for one in packets[:at]), reset.ns
+    answered = any(one.client is not reset.client for one in packets[:at])
+    asked = False
     for number in range(at + 1, len(packets)):
-        if packets[number].ns >= since + WAIT_NS:
+        one = packets[number]
+        confirms = not heard or asked or not answered or _in_place(packets[:number], reset)
+        if confirms and one.ns >= since + WAIT_NS:
             return number
-        is_own = _is_of(packets[number], packets[at])
-        heard = heard or is_own
-        since = packets[number].ns if is_own or not heard else since
+        is_own = _is_of(one, reset)
+        heard, answered = heard or is_own, answered or one.client is not reset.client
+        asks = not asked and one.client is not reset.client and not one.rst and bool(one.sent or one.fin)
+        asked = asked or asks
+        since = one.ns if is_own or not heard or asks else since
     return len(packets)
 
 
@@ -224,11 +232,15 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
 
 
 def _is_old(before: Sequence[Packet], reset: Packet) -> bool:
-    """Nothing else of its alleged sender was captured, and its receiver had acknowledged bytes behind it."""
+    """Its receiver had acknowledged bytes behind it."""
     base = _base(before, reset.client)
-    if base is None or any(_is_of(one, reset) for one in before):
+    if base is None:
         return False
-    numbers = [one.acknowledgment for one in before if one.acknowledgment is not None and not one.rst]
+    numbers = [
+        one.acknowledgment
+        for one in before
+        if one.acknowledgment is not None and not one.rst and one.client is not reset.client
+    ]
     ends = [end for end in (_position(number, base) for number in numbers) if abs(end) < FAR]
     return bool(ends) and -FAR < _position(reset.sequence, base) < max(ends) - 1
 
@@ -236,10 +248,8 @@ def _is_old(before: Sequence[Packet], reset: Packet) -> bool:
 def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
     """The alleged sender of the RST lives: it acknowledges new data in time, or its own new data are acknowledged."""
     reset, before, due = packets[at], packets[:at], _due(packets, at)
-    if not any(_is_of(one, reset) for one in before):
-        late = next((n for n in range(at, due) if packets[n].ns >= reset.ns + WAIT_NS and not packets[n].syn), due)
-        if late < due and not any(_is_of(one, reset) for one in packets[at:late]):
-            return True
+    if _goes_on(packets, at, due):
+        return True
     for client in (reset.client, not reset.client):
         base = _base(packets, client)
         if base is None:
@@ -273,6 +283,14 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
             if len(most) < (1 if client is reset.client else 2):
                 most.append(acknowledged)
     return False
+
+
+def _goes_on(packets: Sequence[Packet], at: int, due: int) -> bool:
+    """The alleged sender speaks after the wait; or, if nothing of it was captured, the connection goes on."""
+    reset = packets[at]
+    late = [n for n in range(at, due) if packets[n].ns >= reset.ns + WAIT_NS and not packets[n].syn]
+    speaks = any(_is_of(packets[n], reset) for n in late)
+    return speaks or (bool(late) and not any(_is_of(one, reset) for one in packets[: late[0]]))
 
 
 # How bytes are numbered

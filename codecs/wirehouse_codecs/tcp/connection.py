@@ -368,11 +368,16 @@ class Connection:
         return self._gave or bool(self.client.unreported or self.server.unreported)
 
     @property
-    def reset_waits_since(self) -> Place:
-        """The place since which its side's silence confirms a waiting RST; all silence if that side wasn't captured."""
-        assert self.reset is not None
-        ours, _ = self.sides(self.reset.direction)
-        return self.reset.silent_since if ours.packets else self.last
+    def reset_waits_since(self) -> Place | None:
+        """The place since which silence confirms a waiting RST; if its side wasn't captured, the silence of both."""
+        if self.reset is None:
+            return None
+        ours, theirs = self.sides(self.reset.direction)
+        if not ours.packets:
+            return self.last
+        # A side to which nothing was said may be silent for hours.
+        is_due = self.reset.asked_ns or not theirs.packets or ours.may_end_at(self.reset.sequence)
+        return self.reset.silent_since if self.reset.is_in_place or is_due else None
 
     def judge_regular(self) -> None:
         """Decide whether the next segment can be a plain one."""

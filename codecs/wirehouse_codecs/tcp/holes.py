@@ -8,7 +8,7 @@ from typing import Final
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, Hole, Unordered
-from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK
+from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN
 from wirehouse_codecs.tcp.waiting import Waiting
 
 #: Maximum number of holes that are kept: bytes that come where one was reported count as ignored, not as repeated.
@@ -43,13 +43,24 @@ class Holes(Waiting):
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, except what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
+        self._time_acknowledged(place)
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
             known = self._before_answers(end)
             if known > self.next_byte:
                 events += self._tell_hole(place, known, known=True, over_limit=self._holds_too_much)
             if known < end:
                 break
+            self._time_acknowledged(place)
         return events
+
+    def _time_acknowledged(self, place: Place) -> None:
+        """Begin the time of the gap anew when the receiver, which lacked it, acknowledges some: that may come first."""
+        if not self._acknowledged_since_gap or self._gap_acknowledged > 0:
+            return
+        if self._acknowledged <= self.next_byte:
+            self._gap_acknowledged = UNKNOWN
+        elif self._gap_acknowledged == UNKNOWN:
+            self._gap_since_ns, self._gap_acknowledged = place.arrived_at_ns, self._acknowledged
 
     def _before_answers(self, end: int) -> int:
         """The position up to which the other side's next bytes acknowledge a gap that ends at `end`.
@@ -70,7 +81,9 @@ class Holes(Waiting):
             return self._gap_end
         if place.arrived_at_ns - self._gap_since_ns < self.options.hole_wait_ns:
             return 0
-        return min(self._gap_end, self._acknowledged) if self._acknowledged_since_gap else self._gap_end
+        if not self._acknowledged_since_gap:
+            return self._gap_end
+        return min(self._gap_end, self._gap_acknowledged or self._acknowledged)
 
     def answers_are_due(self, place: Place) -> bool:
         """Whether the next bytes have waited long for the other side, or too much waits behind them."""

@@ -142,6 +142,7 @@ class Numbering(SideState):
         self._renumber(size)
         self._reach -= size
         self._gap_end -= size
+        self._gap_acknowledged -= size if self._gap_acknowledged > 0 else 0
         if self.fin is not None:
             self.fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]

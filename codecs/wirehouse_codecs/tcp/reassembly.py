@@ -79,7 +79,8 @@ Gaps and holes
 - A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
   options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
   taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
-  acknowledged: what it doesn't acknowledge it lacks too.
+  acknowledged: what it doesn't acknowledge it lacks too. Of what it lacked first, the time begins when it acknowledges
+  it: two taps may deliver the acknowledgment before the bytes.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
   FIN that wasn't seen, so it isn't counted. Nor is it counted for a side that was not captured, once the other one has
   sent its FIN. In any other hole that is reported earlier it is counted: one byte of a hole of its own for each lost
@@ -137,12 +138,13 @@ The end
   that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
   is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
   that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
-- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
-  (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
-  other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
-  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
-  no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
-  packet of that side, and it numbers no bytes.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. It is ignored at once if it stands before
+  bytes that its receiver had acknowledged, as no host accepts that. Else it waits. It is believed if its side is silent
+  for `hole_wait_ns` although the other side speaks, if the stream comes to stand where it stands, at a SYN, or when the
+  connection is idle. It is ignored if its alleged sender acknowledges new data or speaks after `hole_wait_ns`, if the
+  other side acknowledges new data of that sender, or if the connection ends by FINs. If nothing else of its alleged
+  sender was captured, the silence of both confirms it, and a connection that goes on after `hole_wait_ns` refutes it.
+  Until it is believed it is no packet of that side, and it numbers no bytes.
 - Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
   may have been a FIN.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
@@ -196,7 +198,7 @@ from wirehouse_codecs.tcp.events import (
 )
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
-from wirehouse_codecs.tcp.resets import lacks_bytes, review_reset, take_reset
+from wirehouse_codecs.tcp.resets import drop_reset, lacks_bytes, review_reset, take_reset
 from wirehouse_codecs.tcp.sequence_numbers import ACKNOWLEDGED_BYTES, SEQUENCE_MASK, UNKNOWN, WINDOW_BYTES, distance
 from wirehouse_codecs.tcp.side import Side
 
@@ -216,7 +218,7 @@ __all__ = [
     "Unordered",
 ]
 
-CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=22)
+CODEC: Final = SnapshotCodec(CarriedConnection, what="TCP flow", version=23)
 
 
 class Flow:
@@ -294,8 +296,8 @@ class Flow:
         ends_ns = last_ns + (wait_ns if finished else options.idle_ns)
         if connection.held:
             ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
-        if connection.reset is not None:
-            ends_ns = min(ends_ns, connection.reset_waits_since.arrived_at_ns + wait_ns)
+        if (since := connection.reset_waits_since) is not None:
+            ends_ns = min(ends_ns, since.arrived_at_ns + wait_ns)
         if connection.awaited is not None:
             ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
         return ends_ns
@@ -323,10 +325,13 @@ class Flow:
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
         if finished:
             ways.append(("fin", last, options.hole_wait_ns))
-        if connection.reset is not None:
-            ways.append(("reset", connection.reset_waits_since, options.hole_wait_ns))
+        if (since := connection.reset_waits_since) is not None:
+            ways.append(("reset", since, options.hole_wait_ns))
         if connection.closed is None:
             how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
+            if how == "idle" and connection.reset is not None:
+                # Nothing refutes it any more.
+                how = "reset"
             ends_ns = evidence.arrived_at_ns + waits_ns
             if ends_ns <= ns:
                 events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
@@ -622,6 +627,8 @@ def _closed_by(connection: Connection, how: Ending) -> Direction | None:
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
+    if how not in ("reset", "reuse"):
+        events += drop_reset(connection, place)
     connection.closed = how
     side = _closed_by(connection, how)
     if how == "reset" and connection.reset is not None:

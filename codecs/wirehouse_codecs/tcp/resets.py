@@ -9,7 +9,7 @@ from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import Event, ResetIgnored, TcpSegment
 from wirehouse_codecs.tcp.ignored import Why
-from wirehouse_codecs.tcp.packets import ACK, RST, SYN
+from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN, WINDOW_BYTES, distance
 
 if TYPE_CHECKING:
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Reset(NamedTuple):
     """A RST of `direction` that waits.
 
-    If it isn't where its sender's stream stands, time or later segments decide what it was. If it is, it waits only for
-    bytes of its side before it, and for those that its side had acknowledged.
+    If it isn't where its sender's stream stands, later segments decide what it was. If it is, it waits only for bytes
+    of its side before it, and for those that its side had acknowledged.
     """
 
     direction: Direction
     place: Place
+    sequence: int
     #: Its own acknowledgment, if it has one.
     acknowledgment: int | None
     #: The sequence number after all that the other side had sent.
@@ -36,11 +37,13 @@ class Reset(NamedTuple):
     is_in_place: bool = False
     #: When its alleged sender last sent something since; 0 if it didn't.
     alive_ns: int = 0
+    #: When the other side first sent bytes since; 0 if it didn't.
+    asked_ns: int = 0
 
     @property
     def silent_since(self) -> Place:
-        """Its place, with the time from which on its alleged sender is silent."""
-        return replace(self.place, arrived_at_ns=max(self.place.arrived_at_ns, self.alive_ns))
+        """Its place, with the time from which on its alleged sender is silent although it was to speak."""
+        return replace(self.place, arrived_at_ns=max(self.place.arrived_at_ns, self.alive_ns, self.asked_ns))
 
     def is_after(self, direction: Direction, sequence: int) -> bool:
         """Whether it shows that `direction` had sent the byte `sequence`: it acknowledges the byte, or is behind it."""
@@ -51,9 +54,8 @@ class Reset(NamedTuple):
 def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> list[Event]:
     """Take a RST.
 
-    If nothing else of its alleged sender was captured, and its receiver had acknowledged bytes behind it, it is ignored
-    at once: no host accepts it, and its sender's silence confirms nothing.
-    What it carries is no part of the stream (RFC 9293 section 3.5.3).
+    If its receiver had acknowledged bytes behind it, it is ignored at once: no host accepts it. What it carries is no
+    part of the stream (RFC 9293 section 3.5.3).
     """
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
@@ -64,15 +66,18 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
         own = segment.sequence
     is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
-    if not was_captured and ours.has_acknowledged(segment.sequence):
-        ours.unproven, ours.packets, ours.strays = ours.packets, 0, ours.strays + 1
+    if ours.has_acknowledged(segment.sequence):
+        ours.strays += 1
+        if not was_captured:
+            ours.unproven, ours.packets = ours.packets, 0
         return [ResetIgnored(segment.direction, segment.place)]
     is_in_place = ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal
     sent = connection.sent_by(theirs)
     if acknowledgment is not None and sent != UNKNOWN and 0 < distance(acknowledgment, sent) < WINDOW_BYTES:
         # The bytes that the RST acknowledges were sent before it, though they may be captured later.
         sent = acknowledgment
-    reset = Reset(segment.direction, segment.place, acknowledgment, sent, own, is_in_place=is_in_place)
+    about = (segment.direction, segment.place, segment.sequence, acknowledgment)
+    reset = Reset(*about, sent, own, is_in_place=is_in_place)
     if is_in_place:
         waiting = connection.reset
         if waiting is None or not waiting.is_in_place:
@@ -114,15 +119,16 @@ def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> l
     """Check a waiting RST against `segment`: does it show that the alleged sender didn't send the RST?
 
     A host that acknowledges new data didn't send it, nor did a host whose new data is acknowledged. Other segments of
-    its alleged sender may have been captured late. If that sender was not captured, a connection that still goes on
-    after the wait wasn't reset.
+    its alleged sender may have been captured late, but for no longer than a gap is waited for. If that sender was not
+    captured, a connection that still goes on after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags
     if flags & (SYN | RST) or reset.is_in_place:
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
-    goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
+    is_over = place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
+    goes_on = is_over and (is_sender or not ours.packets)
     if flags & ACK and not goes_on and (theirs if is_sender else ours).may_be_credible(acknowledgment):
         known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != UNKNOWN]
         # A host that asked to open the connection acknowledges nothing before it is open.
@@ -133,9 +139,26 @@ def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> l
         elif not is_sender and reset.own == UNKNOWN:
             connection.reset = reset._replace(own=acknowledgment)
     if not goes_on:
-        if is_sender and connection.reset is not None:
-            connection.reset = connection.reset._replace(alive_ns=place.arrived_at_ns)
+        if connection.reset is not None:
+            connection.reset = _heard(connection.reset, segment)
+        return []
+    return drop_reset(connection, place)
+
+
+def _heard(reset: Reset, segment: TcpSegment) -> Reset:
+    """A waiting RST behind a segment that doesn't refute it."""
+    now_ns = segment.place.arrived_at_ns
+    if segment.direction is not reset.direction:
+        asks = segment.payload_bytes or segment.flags & FIN
+        return reset._replace(asked_ns=now_ns) if asks and not reset.asked_ns else reset
+    return reset._replace(alive_ns=now_ns)
+
+
+def drop_reset(connection: Connection, place: Place) -> list[Event]:
+    """Ignore a waiting RST that isn't where its sender's stream stands: `place` refutes it, or nothing confirmed it."""
+    reset = connection.reset
+    if reset is None or reset.is_in_place:
         return []
     connection.reset = None
-    ours.strays += 1
+    connection.sides(reset.direction)[0].strays += 1
     return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]

@@ -67,9 +67,10 @@ class Side(Holes):
         before = self.next_byte
         events += self._release(place)
         if self._reach <= self.next_byte:
-            self._gap_since_ns, self._acknowledged_since_gap = None, False
+            self._gap_since_ns, self._acknowledged_since_gap, self._gap_acknowledged = None, False, 0
         elif self._gap_since_ns is None or self.next_byte > before:
             self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
+            self._gap_acknowledged = UNKNOWN if self._gap_acknowledged else 0
         return events
 
     def drop_fin(self) -> None:

@@ -85,6 +85,7 @@ class Waiting(Numbering):
 
     def _time_gap(self, place: Place) -> None:
         """Note since when the next gap is known: since the bytes behind it arrived, or since `place` if none wait."""
+        self._gap_acknowledged = UNKNOWN if self._gap_acknowledged else 0
         if self._waiting:
             self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:

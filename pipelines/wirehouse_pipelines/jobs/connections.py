@@ -38,7 +38,7 @@ from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
 #: The version of the code that all protocols over TCP share. A new version makes every window of each stale.
-VERSION = "13"
+VERSION = "14"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _PLACE: Final = ("source", "window_start", *_ARRIVAL)
 #: Rows of a key are in order of arrival. States have no arrival, so they come first; of a flow the newest comes last.

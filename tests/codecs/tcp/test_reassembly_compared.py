@@ -113,6 +113,13 @@ OPENED = [said(0, True, -1, 0, syn=True)._replace(acknowledgment=None), said(1, 
         ),
         (
             [said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(10_003, True, 1, 0, b"b")],
+            [(0, 2, b"ab")],
+        ),
+        (
+            [
+                *(said(2, True, 0, 0, b"a"), said(3, True, 99, 0, rst=True), said(4, False, 0, 1, b"?")),
+                said(10_004, False, 1, 1, b"?"),
+            ],
             [(0, 1, b"a"), (1, 99, None)],
         ),
         (

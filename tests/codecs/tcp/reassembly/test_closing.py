@@ -136,15 +136,10 @@ def test_a_reset_behind_a_fin_closes() -> None:
     assert plain(talk.send(S, 1, flags=RST)) == ["closed reset"]
 
 
-#: A RST that stands elsewhere: far away, in the window, with no number at all.
-ELSEWHERE = (
-    (2**31, RST),
-    (WINDOW_BYTES, RST),
-    (100, RST | ACK),
-    (-50, RST),
-    (-ISN[S] - 1, RST),
-    (-ISN[S] - 1, RST | ACK),
-)
+#: A RST that stands elsewhere: far away, in the window.
+ELSEWHERE = ((2**31, RST), (WINDOW_BYTES, RST), (100, RST | ACK))
+#: A RST before what its receiver had acknowledged, also one with no number at all.
+BEHIND = ((-50, RST), (-ISN[S] - 1, RST), (-ISN[S] - 1, RST | ACK))
 
 
 @pytest.mark.parametrize(("start", "flags"), ELSEWHERE)
@@ -159,6 +154,48 @@ def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: i
     assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 7, b"!")) == [("client", 7, b"!")]
     side = talk.connection.server
     assert (side.strays, side.ignored_bytes) == (1, 3)
+
+
+@pytest.mark.parametrize(("start", "flags"), BEHIND)
+def test_no_host_accepts_a_reset_before_what_it_had_acknowledged(start: int, flags: int) -> None:
+    talk = Dialogue().open()
+    assert plain(talk.send(S, start, b"why", flags)) == ["reset of server ignored"]
+    assert (talk.connection.server.strays, talk.connection.server.ignored_bytes) == (1, 3)
+    assert plain(talk.wait(SECOND * 60).send(C, 0, b"goes on")) == [("client", 0, b"goes on")]
+    assert plain(talk.send(S, 0, b"me too", acknowledgment=7)) == [("server", 0, b"me too")]
+
+
+@pytest.mark.parametrize("seconds", [12, 1000])
+@pytest.mark.parametrize("start", [100, 2**20])
+@pytest.mark.parametrize("speaker", Direction)
+def test_a_connection_may_be_idle_behind_a_forged_reset(seconds: int, start: int, speaker: Direction) -> None:
+    """The silence of both sides confirms nothing; and who still speaks after the wait did not reset it."""
+    talk = Dialogue().open()
+    talk.send(S, 0, b"hello")
+    assert talk.send(C, 0, acknowledgment=5) == talk.send(S, start, flags=RST) == []
+    told = (
+        talk.restore()
+        .wait(seconds * SECOND)
+        .send(speaker, 5 * (speaker is S), b"go", acknowledgment=5 * (speaker is C))
+    )
+    told += talk.send(S, 5 + 2 * (speaker is S), b"on", acknowledgment=2 * (speaker is C))
+    told += talk.send(C, 2 * (speaker is C), acknowledgment=7 + 2 * (speaker is S))
+    assert "reset of server ignored" in plain(told)
+    assert [event for event in joined(told) if event[0] == "server"][-1][2] == (b"goon" if speaker is S else b"on")
+    assert talk.connection.closed is None
+
+
+@pytest.mark.parametrize(("ends_by", "how"), [("fin", "fin"), ("time", "reset")])
+def test_a_reset_that_nothing_decides_is_believed_at_last(ends_by: str, how: str) -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 1_000, flags=RST) == []
+    if ends_by == "fin":
+        told = [*talk.send(S, 0, flags=FIN | ACK), *talk.send(C, 0, flags=FIN | ACK, acknowledgment=1)]
+        told += talk.send(S, 1, acknowledgment=1)
+        assert plain(told) == ["reset of server ignored", "closed fin"]
+        return
+    assert talk.flow.expire(talk.ns + OPTIONS.idle_ns - 1) == []
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.idle_ns)) == [("server", "hole", 0, 999), f"closed {how}"]
 
 
 @pytest.mark.parametrize(("start", "flags"), ELSEWHERE)
@@ -201,10 +238,13 @@ def test_a_reset_that_stands_elsewhere_is_none_while_its_sender_speaks() -> None
     talk.send(S, 1_000, flags=RST)
     for second in range(30):
         talk.wait(SECOND)
-        assert plain(talk.send(S, 10 * second, b"0123456789")) == [("server", 10 * second, b"0123456789")]
+        told = plain(talk.send(S, 10 * second, b"0123456789"))
+        # For longer than the wait nothing is captured late.
+        ignored = ["reset of server ignored"] * (second == OPTIONS.hole_wait_ns // SECOND - 1)
+        assert told == [*ignored, ("server", 10 * second, b"0123456789")]
         assert talk.send(C, 0, acknowledgment=10 * second + 10) == []
     assert plain(talk.send(C, 0, b"?", acknowledgment=300)) == [("client", 0, b"?")]
-    assert plain(talk.send(S, 300, b"!", acknowledgment=1)) == ["reset of server ignored", ("server", 300, b"!")]
+    assert plain(talk.send(S, 300, b"!", acknowledgment=1)) == [("server", 300, b"!")]
 
 
 @pytest.mark.parametrize("acknowledges", [True, False])
@@ -452,15 +492,16 @@ def test_what_was_not_captured_before_a_reset_is_a_hole(again: bool) -> None:
     told += talk.send(S, 76, flags=RST | ACK, acknowledgment=3)
     if again:
         told += [*talk.send(C, 3, acknowledgment=6), *talk.send(S, 6, flags=RST)]
-    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    connection = talk.connection
+    told += talk.flow.expire(talk.ns + (OPTIONS.hole_wait_ns if again else OPTIONS.idle_ns))
     assert joined(told) == [("client", 0, b"ask"), ("server", 0, b"answer"), ("server", "hole", 6, 75), "closed reset"]
-    assert talk.connection.server.missing_bytes == 69, "the last byte may have been a FIN"
+    assert connection.server.missing_bytes == 69, "the last byte may have been a FIN"
 
 
 def test_bytes_that_stand_behind_a_fin_are_not_missing_before_a_reset() -> None:
     talk = Dialogue().open()
     told = [*talk.send(S, 0, b"abc", FIN | ACK), *talk.send(S, 50, flags=RST)]
-    told += talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    told += talk.flow.expire(talk.ns + OPTIONS.idle_ns)
     assert joined(told) == [("server", 0, b"abc"), "closed reset"]
 
 

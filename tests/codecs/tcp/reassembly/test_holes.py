@@ -184,8 +184,31 @@ def test_bytes_that_the_receiver_lacks_too_are_waited_for() -> None:
     # Another gap, of which the receiver has the bytes after all.
     assert talk.send(C, 18, b"ij") == talk.send(S, 0, acknowledgment=14) == []
     assert talk.wait(11 * SECOND).send(S, 0, acknowledgment=14) == []
-    told = talk.send(S, 0, acknowledgment=20)
+    assert talk.send(S, 0, acknowledgment=20) == [], "it may be captured before what it acknowledges"
+    told = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, acknowledgment=20)
     assert plain(told) == [("client", "hole", 14, 18), ("client", 18, b"ij")]
+
+
+@pytest.mark.parametrize("apart_ns", [1, SECOND, 9 * SECOND])
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_acknowledgment_may_be_captured_before_the_late_bytes_that_it_is_about(
+    apart_ns: int, restored: bool
+) -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 4, b"late") == talk.send(S, 0, acknowledgment=0) == []
+    assert talk.wait(14 * SECOND).send(S, 0, acknowledgment=8) == []
+    talk = talk.restore() if restored else talk
+    assert joined(talk.wait(apart_ns).send(C, 0, b"very")) == [("client", 0, b"verylate")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_each_part_of_a_gap_is_waited_for_from_when_it_was_acknowledged() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 4, b"late") == talk.send(S, 0, acknowledgment=0) == []
+    assert talk.wait(14 * SECOND).send(S, 0, acknowledgment=2) == []
+    assert talk.wait(9 * SECOND).send(S, 0, acknowledgment=8) == []
+    assert plain(talk.wait(2 * SECOND).send(S, 0, acknowledgment=8)) == [("client", "hole", 0, 2)]
+    assert joined(talk.send(C, 2, b"ry")) == [("client", 2, b"rylate")]
 
 
 def test_bytes_that_the_receiver_lacks_are_waited_for_within_limits_and_until_the_end() -> None:
@@ -229,7 +252,8 @@ def test_what_the_snap_length_cut_off_is_a_gap_that_may_be_filled() -> None:
     assert talk.send(C, 6, b"ghi", size=6) == []
     assert plain(talk.send(C, 2, b"cdef")) == [("client", 3, b"def"), ("client", 6, b"ghi")]
     assert talk.wait(11 * SECOND).send(S, 0, acknowledgment=9) == [], "the receiver lacks the rest, too"
-    assert plain(talk.send(S, 0, acknowledgment=12)) == [("client", "hole", 9, 12)]
+    assert talk.send(S, 0, acknowledgment=12) == []
+    assert plain(talk.wait(11 * SECOND).send(S, 0, acknowledgment=12)) == [("client", "hole", 9, 12)]
     assert talk.connection.client.out_of_order == 1
 
 
