@@ -374,7 +374,7 @@ def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.Capt
         assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
 
 
-@pytest.mark.parametrize("name", ["bamboo", "hiero", "ockam", "wallaroo"])
+@pytest.mark.parametrize("name", [protocol.name for protocol in PROTOCOLS.values() if "pcap" in protocol.kinds])
 def test_a_packet_that_is_cut_within_its_headers_is_a_row(tmp_path: Path, name: str) -> None:
     whole = next(iter(simulate(SimulatorConfig(connectors=1, messages_per_connector=1))))
     path = tmp_path / "cut.pcap"
