@@ -1,4 +1,6 @@
-"""What is known of logs from earlier windows, as rows of MOVED without a window.
+"""What earlier windows know of the logs of this run.
+
+The rows have the columns MOVED of `verification_rows.py`; their window is null, because no new entry is in them.
 
 Only logs with new entries are read again, and of a settled log only the entries that the new ones need
 (`correlation.log_state.Settled`). The stage `wanted` finds out which these are. It writes them as rows of the history's

@@ -136,7 +136,7 @@ def _service(work: Work) -> Stage:
 
 
 def _events(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
-    """Prepare rows of the log: those that are events, with what orders them besides arrival, as events.order_of."""
+    """Keep the rows of the log that are events, and add columns that break ties of arrival, as `events.order_of`."""
     rows = members.once(rows)
     ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
     spoken = pc.and_(ignored.is_null(), pc.fill_null(last, False))

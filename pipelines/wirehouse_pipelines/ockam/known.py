@@ -1,8 +1,8 @@
 """What single rows of the log don't show: hosts of clients, states of connections, addresses of names, missing bytes.
 
-`known` runs two stages before those of gold. One returns the addresses that names were given, of the names where that
-matters; the other one the clients' hosts to whose connections more may have come than was captured. Tasks get this with
-their input. How the connections of a file's window stand, tasks read beside it (`Connections`).
+`known` runs two stages before those of gold. One returns the addresses that names were given, where that matters. The
+other returns the clients' hosts whose connections lack bytes. Tasks get both with their input. They also read which
+state the connections of a file's window are in (`Connections`).
 """
 
 from __future__ import annotations
