@@ -88,7 +88,7 @@ from wirehouse_codecs.cardinal.correlation.events import (
     ReorgCompleteArrived,
 )
 from wirehouse_codecs.cardinal.correlation.head import Head
-from wirehouse_codecs.cardinal.correlation.lives import Lives
+from wirehouse_codecs.cardinal.correlation.life_queues import Lives
 from wirehouse_codecs.cardinal.correlation.reorgs import Reorgs
 from wirehouse_codecs.cardinal.correlation.snapshot import CODEC, ChainState
 from wirehouse_codecs.cardinal.correlation.topics import Topics

@@ -23,7 +23,7 @@ from wirehouse_codecs.cardinal.correlation import findings
 from wirehouse_codecs.cardinal.correlation.block_tree import Node
 from wirehouse_codecs.cardinal.correlation.canonical import CanonicalChain
 from wirehouse_codecs.cardinal.correlation.events import Closed, Outcome
-from wirehouse_codecs.cardinal.correlation.lives import Lives
+from wirehouse_codecs.cardinal.correlation.life_queues import Lives
 from wirehouse_codecs.cardinal.correlation.topics import Topics
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session.texts import location
