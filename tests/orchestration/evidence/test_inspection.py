@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -492,10 +491,8 @@ def test_messages_that_nobody_sees_are_counted_and_all_else_comes_as_before(
 
     def read(unseen: Unseen, first: int) -> list[tuple[str, dict[str, Any]]]:
         told = []
-        with inspecting_command._opened(str(path)) as stream:
-            kind, capture = inspecting_command._capture(str(path), stream, protocol)
-            rows_of = partial(inspecting_command._inspection(str(path), stream, kind, protocol, None), unseen=unseen)
-            for row in inspecting_command._rows(stream, kind, capture, rows_of, 1, inspecting_command._Counts()):
+        with inspecting_command.opened(str(path), protocol, unseen=unseen, now_ns=1) as capture:
+            for row in capture.rows:
                 told.append(row)
                 unseen.wanted = len(told) < first
         return told
