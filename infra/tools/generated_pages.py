@@ -102,7 +102,7 @@ it uncertain, and each makes its verdicts weaker:
 - **Bytes are missing.** Packets were not captured, or one side wasn't at all. The missing bytes may have held any
   message. So after a hole the state is one that any of them may have led to: some machines have a state `unknown` for
   it, the others remember what may have been missed. A rule is reported broken only if no missing message could excuse
-  it. In Hiero the next header makes the state certain again.
+  it.
 - **The capture begins in the middle.** What came before is missing, too. Only its end is known.
 - **Messages were on their way.** A host may send a message before it receives one that changes the state. The order in
   which an observer sees both proves nothing. The acknowledgment of the segment does: a message whose sender had not
@@ -179,7 +179,8 @@ def machines_page() -> str:
     lines = [*_opening("State machines", "codecs/wirehouse_codecs/PROTOCOL/session/machines.py"), MACHINES]
     for title, image, machine in _machines():
         heading = f"{title}: {machine.name}"
-        lines += [f"## {heading}", "", f"![{heading}]({image})", "", *_pairs(machine.edges()), ""]
+        note = [machine.note, ""] if machine.note else []
+        lines += [f"## {heading}", "", f"![{heading}]({image})", "", *note, *_pairs(machine.edges()), ""]
     return _page(lines)
 
 

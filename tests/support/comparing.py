@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tests.support.inspecting import inspected
 from tests.support.running import run, select
-from wirehouse_orchestration.evidence.inspection import inspected
 from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.landing.landing import land

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.captures.pcap import Packet, PacketCapture, to_batch
-from wirehouse_codecs.logs import windows as source_log
 from wirehouse_codecs.logs.inspection import LANDED_PACKETS
 from wirehouse_codecs.logs.rows import Gather, Start, Window
 from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog
+from wirehouse_codecs.logs.windows import read as read_segments
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
-from wirehouse_codecs.tcp.flows import sides
 from wirehouse_codecs.tcp.link_types import ETHERNET
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.tcp.port_pairs import sides
 
 #: The end of a window after which nothing comes.
 LATE_NS = 2**62
@@ -91,7 +91,7 @@ def read_log(
     listed = tuple(Window(name, end) for name, end in (windows or {"0": LATE_NS}).items())
     sources = {"test": SourceLog(start, TcpOptions(), listed)}
     batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SEGMENT_COLUMNS} for row in rows], SEGMENTS)
-    return [row for out in source_log.read([batch], sources, schema) for row in out.to_pylist()]
+    return [row for out in read_segments([batch], sources, schema) for row in out.to_pylist()]
 
 
 def cut(rows: Iterable[Row], start: Start | Gather, schema: pa.Schema, packets: int = 1) -> list[Row]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from itertools import product
 from typing import Any
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo import inspection as bamboo_inspection
 from wirehouse_codecs.bamboo.options import BYMUX, TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.simulator import simulator as bamboo
 from wirehouse_codecs.bamboo.simulator.scenarios import SCENARIOS
-from wirehouse_codecs.hiero import inspection as hiero_inspection
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, PROFILES
 from wirehouse_codecs.hiero.simulator import simulator as hiero
 from wirehouse_codecs.hiero.simulator.dialogue import ENCODINGS, MIXED
 from wirehouse_codecs.logs.inspection import VIOLATION, Inspect
-from wirehouse_codecs.ockam import inspection as ockam_inspection
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.simulator import service
 from wirehouse_codecs.ockam.simulator import simulator as ockam
@@ -28,17 +26,17 @@ from wirehouse_codecs.ockam.wire.messages import Names
 from wirehouse_codecs.ockam.wire.routed import Envelope
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo import inspection as wallaroo_inspection
 from wirehouse_codecs.wallaroo.dialects import DIALECTS
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator import connector
 from wirehouse_codecs.wallaroo.simulator import simulator as wallaroo
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
 
+#: How packets of each protocol over TCP are read.
 INSPECT: Mapping[str, Inspect] = {
-    "wallaroo": wallaroo_inspection.inspect,
-    "ockam": ockam_inspection.inspect,
-    "hiero": hiero_inspection.inspect,
-    "bamboo": bamboo_inspection.inspect,
+    protocol.name: import_module(f"wirehouse_codecs.{protocol.name}.inspection").INSPECT["pcap"]
+    for protocol in PROTOCOLS.values()
+    if "pcap" in protocol.kinds
 }
 #: Settings that differ from the smallest configuration of a protocol.
 WALLAROO: tuple[Mapping[str, Any], ...] = (
@@ -105,7 +103,9 @@ class Legal:
 
     def packets(self) -> Iterator[CapturedPacket]:
         """What is sent."""
-        return _SIMULATE[self.protocol](self.config)
+        simulator = import_module(f"wirehouse_codecs.{self.protocol}.simulator.simulator")
+        packets: Iterator[CapturedPacket] = simulator.simulate(self.config)
+        return packets
 
     def severe(self, batches: Iterable[pa.RecordBatch]) -> set[str]:
         """The violations and warnings among what `inspect` finds in captured packets."""
@@ -117,22 +117,6 @@ class Legal:
 def severe(rows: Iterable[tuple[str, dict[str, Any]]]) -> set[str]:
     """The broken rules in rows of `inspect`, without notes."""
     return {row["rule"] for kind, row in rows if kind == VIOLATION and row["severity"] != "note"}
-
-
-_SIMULATE: Mapping[str, Callable[[Any], Iterator[CapturedPacket]]] = {
-    "wallaroo": wallaroo.simulate,
-    "ockam": ockam.simulate,
-    "hiero": hiero.simulate,
-    "bamboo": bamboo.simulate,
-}
-
-
-def legal_traffic() -> Iterator[Legal]:
-    """Every choice of each simulator with every row of settings."""
-    yield from _wallaroo()
-    yield from _ockam()
-    yield from _hiero()
-    yield from _bamboo()
 
 
 def _wallaroo() -> Iterator[Legal]:
@@ -165,3 +149,17 @@ def _bamboo() -> Iterator[Legal]:
         config = bamboo.SimulatorConfig(**{"entries": 10, "ways": len(SCENARIOS), **choices, **settings})
         options = BambooOptions.from_mapping(bamboo.source_options(config))
         yield Legal("bamboo", config, options.ports or (bamboo.PORT,), options)
+
+
+_LEGAL: Mapping[str, Callable[[], Iterator[Legal]]] = {
+    "bamboo": _bamboo,
+    "hiero": _hiero,
+    "ockam": _ockam,
+    "wallaroo": _wallaroo,
+}
+
+
+def legal_traffic() -> Iterator[Legal]:
+    """Every choice of each simulator with every row of settings. A KeyError names a protocol without settings here."""
+    for name in INSPECT:
+        yield from _LEGAL[name]()

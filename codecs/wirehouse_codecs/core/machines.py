@@ -44,6 +44,8 @@ class Machine:
     unlisted: Callable[..., str | None] | None = None
     #: State changes that no input causes: (state, cause) -> next state.
     besides: Mapping[Any, Enum] = field(default_factory=dict)
+    #: A sentence for the docs: what the table doesn't show.
+    note: str = ""
 
     def edges(self) -> list[Edge]:
         """All edges, sorted by state: those of the table, those without an input, and pairs that break a rule."""

@@ -6,7 +6,7 @@ The input is the segments of one port pair, in order of arrival. They pass three
 2. A `Dialogue` of the protocol reads these bytes.
 3. A `Log` collects the rows that the dialogue adds, and gives them out as Arrow batches.
 
-`FlowLog` connects the stages, and carries their state from one window to the next. Most segments are ordinary: they
+`FlowLog` connects the stages, and carries their state from one window to the next. Most segments are plain: they
 continue their stream. A vectorised fast path (`tcp.segments`) passes runs of them on together; all others take the
 reference path, `FlowLog.receive`. Bytes are buffered until something else happens on the connection, so a dialogue gets
 long runs of bytes at once.
@@ -60,7 +60,7 @@ class _Carried:
     dialect: tuple[str | None, str | None]
 
 
-_CODEC: Final = SnapshotCodec(_Carried, what="stream log", version=2)
+_CODEC: Final = SnapshotCodec(_Carried, what="log of a port pair", version=2)
 
 
 class FlowLog:
@@ -143,7 +143,7 @@ class FlowLog:
     def receive_rows(self, rows: SegmentRows, row: int, end: int) -> int:
         """Handle the segment at `row`, and following ones before `end` if the fast path can. Returns the next row.
 
-        Call `let_go` before the memory of `rows` is released.
+        Call `release_batch` before the memory of `rows` is freed.
         """
         connection = self._flow.connection
         if connection is None or not connection.is_regular or self._apart or end - row < FEW_SEGMENTS:
@@ -176,7 +176,7 @@ class FlowLog:
         elif segments < FEW_SEGMENTS:
             self._apart = 2 * FEW_SEGMENTS
 
-    def let_go(self) -> None:
+    def release_batch(self) -> None:
         """Flush, and copy the bytes that are still needed, so that no reference to the received rows remains."""
         self.flush()
         if self._flow.connection is not None:

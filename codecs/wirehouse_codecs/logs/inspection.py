@@ -2,7 +2,7 @@
 
 The module `inspection` of each protocol has `INSPECT`, a mapping from the kind of source to a function. The function
 takes batches of records (LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and yields rows. For packets, its argument
-`port` may name the servers' port. With `unseen`, messages that nobody sees are counted.
+`port` may name the servers' port. With `unseen`, messages beyond the displayed ones are only counted.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from wirehouse_codecs.logs.rows import (
     unpack,
 )
 from wirehouse_codecs.logs.windows import GatheredFlows, addresses
-from wirehouse_codecs.tcp import flows
+from wirehouse_codecs.tcp import port_pairs
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint, other
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN, parse
@@ -196,7 +196,7 @@ class _Connections:
     def receive(self, packets: pa.RecordBatch) -> Iterator[Row]:
         """The rows of the next packets."""
         parsed = parse(packets)
-        claimed, direction, flow = flows.sides(parsed, *self._servers(parsed))
+        claimed, direction, flow = port_pairs.sides(parsed, *self._servers(parsed))
         columns = {"flow": flow, "direction": direction}
         columns |= {name: packets.column(name) for name in _PLACED} | {name: parsed.column(name) for name in _SEGMENT}
         segments = pa.RecordBatch.from_pydict(columns).filter(claimed)
@@ -206,7 +206,7 @@ class _Connections:
             self._receive_by_pair(segments)
         if packets.num_rows:
             self._forget(packets.column("arrived_at_ns")[-1].as_py())
-        yield from self._rows(_left_out(packets, flows.skips(parsed, claimed)))
+        yield from self._rows(_left_out(packets, port_pairs.skips(parsed, claimed)))
 
     def _receive_in_order(self, segments: pa.RecordBatch) -> None:
         """Handle segments one by one, because their dialogues share state."""
@@ -234,7 +234,7 @@ class _Connections:
         for key, (begin, end) in zip(keys, pairwise(ends), strict=True):
             handshake = begin + np.flatnonzero(flags[begin:end] & SYN)
             pair = self._receive_pair(rows, key, begin, end, int(handshake.max(initial=begin - 1)) + 1)
-            pair.log.let_go()
+            pair.log.release_batch()
             self._note_end(key, pair)
             self._count_if_full()
         last = np.zeros(len(keys), np.int64)
@@ -348,13 +348,13 @@ class _Connections:
             connection = pair.log.connection
             if connection is not None and connection.last.arrived_at_ns + self._options.idle_ns > now_ns:
                 break
-            self._let_go(key)
+            self._drop(key)
         while len(self._ended) > MOST_ENDED:
-            self._let_go(next(iter(self._ended)))
+            self._drop(next(iter(self._ended)))
         while len(self._pairs) > MOST_PAIRS:
-            self._let_go(next(iter(self._pairs)))
+            self._drop(next(iter(self._pairs)))
 
-    def _let_go(self, key: bytes) -> None:
+    def _drop(self, key: bytes) -> None:
         self._finish(self._pairs.pop(key))
         self._ended.pop(key, None)
 

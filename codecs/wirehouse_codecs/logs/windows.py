@@ -68,7 +68,7 @@ def read(
             if log.full:
                 yield from log.take()
         if reading is not None:
-            reading.let_go()
+            reading.release_batch()
     if reading is not None:
         reading.finish()
     yield from log.take()
@@ -114,10 +114,10 @@ class _Reading:
             return flows.turn_to(flow, rows.arrived_at_ns(row)).receive_rows(rows, row, row + 1)
         return flows.receive_rows(rows, row, end)
 
-    def let_go(self) -> None:
-        """Like `FlowLog.let_go`."""
+    def release_batch(self) -> None:
+        """Like `FlowLog.release_batch`."""
         if self._flows is not None:
-            self._flows.let_go()
+            self._flows.release_batch()
 
     def finish(self) -> None:
         flows = self._begun()
@@ -209,12 +209,12 @@ class GatheredFlows:
             self._due_by[log.key] = ends_ns
             heappush(self._due, (ends_ns, log.key))
 
-    def let_go(self) -> None:
-        """Like `FlowLog.let_go`."""
+    def release_batch(self) -> None:
+        """Like `FlowLog.release_batch`."""
         if self._last is not None:
             self._last.flush()
         for log in self._flows.values():
-            log.let_go()
+            log.release_batch()
 
     def _expire(self, ns: int, besides: FlowLog | None = None) -> None:
         """Expire whatever timeouts end by `ns`, in the order of time."""

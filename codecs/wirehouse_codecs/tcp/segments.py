@@ -65,7 +65,10 @@ class SegmentRows:
         self.payload = memoryview(b"" if data is None else data).cast("B")
 
     def groups(self) -> Iterator[tuple[int, int, Key]]:
-        """First and last + 1 of the rows that have source, flow and window in common, and all or none a state."""
+        """Ranges of rows (first, last + 1) with the same source, flow and window.
+
+        Rows of carried state and segments are never in one range.
+        """
         if not self._batch.num_rows:
             return
         changes = np.zeros(self._batch.num_rows - 1, bool)
@@ -212,7 +215,7 @@ class Stretch:
                 yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
 
     def pauses(self, least_ns: int) -> Iterator[tuple[int, int, int]]:
-        """Segments that came `least_ns` or more after the one before: first byte, when that one came, and when they."""
+        """Yields the pauses of at least `least_ns`: the first byte after each, and the arrivals before and after it."""
         arrived = self.rows.arrived[self.at]
         for at in (np.flatnonzero(np.diff(arrived) >= least_ns) + 1).tolist():
             yield int(self.rows.offsets[self.at[at]]) - self._base, arrived.item(at - 1), arrived.item(at)

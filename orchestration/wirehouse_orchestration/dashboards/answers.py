@@ -86,7 +86,7 @@ class Span:
             raise SpanError(reason=f"{reason}; nothing of it has landed, and it is not configured")
 
     def bounds(self, lake: Lake) -> Bounds:
-        """It as nanoseconds and as windows. Raises SpanError if an end can't be read."""
+        """The span as nanoseconds and as windows. Raises SpanError if an end can't be read."""
         windows = lake.windows
         begin = _moment(self.first)[0] if self.first else None
         end = _moment(self.last)[1] if self.last else None
@@ -107,7 +107,7 @@ class Span:
         raise SpanError(reason=f"there is no window with data in {self}: {known}")
 
     def condition(self, lake: Lake, time_column: str | None = None) -> str:
-        """It as SQL. What several sources saw together has the name of their service as its source.
+        """The span as SQL. What several sources saw together has the name of their service as its source.
 
         If the span isn't whole windows, rows with a time count by it. A row may be in a later window than its time.
         """
@@ -124,7 +124,7 @@ class Span:
 
     @property
     def query(self) -> str:
-        """It as the query of a URL."""
+        """The span as the query of a URL."""
         asked = {"from": self.first, "to": self.last, "source": self.source}
         return urlencode({name: value for name, value in asked.items() if value})
 
@@ -178,7 +178,7 @@ class Answer:
     error: str | None = None
     #: The statement as it was run.
     statement: str = ""
-    #: The windows that it counts whole, although a finer range was asked for; None if it has the range.
+    #: The windows that were counted, if the chart can't cut them to the requested range; else None.
     coarse: str | None = None
 
 

@@ -28,11 +28,11 @@ from wirehouse_orchestration.evidence.trace import row_key
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
-#: In an installed package they lie in it, in a clone where people look for them.
+#: A clone has the boards in infra/dashboards; the wheel has a copy in the package.
 FOLDERS = (Path(__file__).resolve().parents[3] / "infra" / "dashboards", Path(str(files(__package__))) / "boards")
 #: The board that stands first; the others are one a protocol.
 FIRST = "overview"
-#: Rows of a chart of what is wrong.
+#: Maximum number of rows of the incidents table.
 MOST_INCIDENTS = 100
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -44,6 +44,10 @@ class BoardError(WirehouseError):
     """A file of infra/dashboards is invalid."""
 
     template = "{file}: {place}: {reason}"
+
+
+#: What a value of a colour means. The drawing has a colour for each.
+Meaning = Literal["good", "doubtful", "bad", "absent"]
 
 
 class _Strict(BaseModel):
@@ -62,6 +66,8 @@ class Value(_Strict):
     kind: Literal["category", "number", "time"] = "category"
     #: What a table shows where there is none.
     absent: str = ""
+    #: For a colour: what its values mean. They have the colours of their meanings if each value has one.
+    meanings: Mapping[str, Meaning] = {}
 
     @property
     def label(self) -> str:
@@ -151,7 +157,7 @@ class Chart(_Strict):
 
     @property
     def clickable(self) -> list[str]:
-        """Fields by which a mark of the chart stands for some of its rows; how large it is may be a sum of them."""
+        """Fields whose value identifies the rows behind a mark. The measured size is left out if it is a sum."""
         size = self.color if self.type == "heat" else self.x if self.y and self.y.unit is None else self.y
         summed = size if self.type in ("bar", "heat") else None
         return [value.field for value in self.shown if value.field in self.rows.names and value is not summed]
@@ -224,7 +230,8 @@ class Incidents(_Strict):
         of = ("protocol",) if all_tables()[self.table].protocol is None else ()
         groups = ", ".join(("severity", "rule", "who", "source", *of))
         columns = ("severity", "rule", f"{who} AS who", "source", *of)
-        # By plain columns: DataFusion plans no other order of a union of which parts have constants.
+        # Ordered by plain columns: DataFusion plans no other order of a union of which parts have constants. By its
+        # letters, violation comes before warning; notes have a table of their own.
         rows = Rows(
             table=self.table,
             columns=(*columns, "started_at_ns", "arrived_at_ns", "goes_on", "message"),

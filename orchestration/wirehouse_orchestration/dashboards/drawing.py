@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import vl_convert
 
-from wirehouse_orchestration.dashboards.boards import Chart, Value
+from wirehouse_codecs.core.rules import Severity
+from wirehouse_orchestration.dashboards.boards import Chart, Meaning, Value
 from wirehouse_orchestration.terminal.render import terminal
 from wirehouse_pipelines.lake.windows import WindowNameError, Windows
 
@@ -49,19 +50,18 @@ _MARKS: Final[Mapping[str, Spec]] = {
     "points": {"type": "point", "filled": True, "size": 36, "opacity": 0.75},
     "heat": {"type": "rect"},
 }
-#: Values whose colour shows what they mean.
-_MEANINGS: Final = {
-    "violation": "#d64550",
-    "warning": "#c77f12",
-    "note": "#5b8def",
-    "complete": "#35a67c",
-    "incomplete": "#c77f12",
-    "refused": "#d64550",
-    "verified": "#35a67c",
-    "signed only": "#c77f12",
-    "missing": "#7d879c",
-    "invalid": "#d64550",
-    "unknown": "#c77f12",
+#: The colour of each meaning that a chart gives to values.
+_MEANINGS: Final[Mapping[Meaning, str]] = {
+    "good": "#35a67c",
+    "doubtful": "#c77f12",
+    "bad": "#d64550",
+    "absent": "#7d879c",
+}
+#: The colours of severities, in every chart.
+_SEVERITIES: Final = {
+    Severity.VIOLATION.value: _MEANINGS["bad"],
+    Severity.WARNING.value: _MEANINGS["doubtful"],
+    Severity.NOTE.value: "#5b8def",
 }
 _PALETTE: Final = ("#4c78d8", "#35a67c", "#c77f12", "#a463d1", "#d64550", "#2496a8", "#c5608f", "#8a9a3b", "#7d879c")
 #: How moments are written, by what changes from one tick to the next.
@@ -184,8 +184,9 @@ def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
     columns = max(1, LEGEND_WIDTH // (max((len(str(name)) for name in present), default=0) * LETTER + SYMBOL))
     room = {"labelLimit": LEGEND_WIDTH // columns - SYMBOL, "titleLimit": LEGEND_WIDTH}
     legend = {"title": value.label, "orient": "bottom", "columns": columns, **room}
-    known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
-    scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
+    colours = _SEVERITIES | {name: _MEANINGS[meaning] for name, meaning in value.meanings.items()}
+    known = [colours[name] for name in present if name in colours]
+    scale = {"domain": present} | ({"range": known} if len(known) == len(present) else {})
     if len(present) > len(_PALETTE):
         # No two have the same colour, except the rarest: these are all grey.
         most = [name for name, _ in Counter(row[value.field] for row in rows).most_common(len(_PALETTE) - 1)]

@@ -133,22 +133,18 @@ def inspect(
     `options` are those of the protocol, each as NAME=VALUE. Raises UnreadableCaptureError, ProtocolNeededError,
     ProtocolUnclearError, PortNotNeededError and InspectOptionError.
     """
-    with _opened(path) as stream:
-        kind, capture = _capture(path, stream, protocol)
-        counts = _Counts()
-        rows_of, unseen = _inspection(path, stream, kind, protocol, port, options), Unseen()
-        rows_of = rows_of if as_json else partial(rows_of, unseen=unseen)
-        rows = _rows(stream, kind, capture, rows_of, time.time_ns(), counts)
-        if not as_json:
-            _print(rows, unseen, path, FORMATS[kind], counts, out)
+    unseen = None if as_json else Unseen()
+    with opened(path, protocol, port, options, unseen=unseen) as capture:
+        if unseen is not None:
+            _print(capture.rows, unseen, path, FORMATS[capture.kind], capture.counts, out)
             return
-        for what, row in rows:
+        for what, row in capture.rows:
             out.write(render.json_line({"type": what} | row) + "\n")
-        for line in counts.lines():
+        for line in capture.counts.lines():
             note(f"{render.terminal(os.path.basename(path))}: {line}")
 
 
-class _Counts:
+class Counts:
     """Counts of a capture, for the notes that are printed after its rows."""
 
     def __init__(self) -> None:
@@ -184,18 +180,39 @@ class _Counts:
             )
 
 
-def inspected(
-    path: str, protocol: str | None, now_ns: int | None = None, port: int | None = None
-) -> Iterator[Inspected]:
-    """The rows of the capture at `path`, in its order. Findings about the capture itself come last."""
-    with _opened(path) as stream:
-        kind, capture = _capture(path, stream, protocol)
-        rows_of = _inspection(path, stream, kind, protocol, port)
-        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns(), _Counts())
+class Opened(NamedTuple):
+    """A capture that is being inspected."""
+
+    #: The kind of source that has such files.
+    kind: str
+    #: Its rows, in order. Findings about the capture itself come last.
+    rows: Iterator[Inspected]
+    #: Counts of what was taken from `rows`.
+    counts: Counts
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def opened(
+    path: str,
+    protocol: str | None,
+    port: int | None = None,
+    options: Sequence[str] = (),
+    *,
+    unseen: Unseen | None = None,
+    now_ns: int | None = None,
+) -> Iterator[Opened]:
+    """Open the capture at `path`. Arguments and errors are those of `inspect`; `now_ns` is the time of landing."""
+    with _stream(path) as stream:
+        kind, capture = _capture(path, stream, protocol)
+        rows_of = _inspection(path, stream, kind, protocol, port, options)
+        if unseen is not None:
+            rows_of = partial(rows_of, unseen=unseen)
+        counts = Counts()
+        yield Opened(kind, _rows(stream, kind, capture, rows_of, now_ns or time.time_ns(), counts), counts)
+
+
+@contextmanager
+def _stream(path: str) -> Iterator[BinaryIO]:
     with ExitStack() as held:
         try:
             if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
@@ -279,7 +296,7 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     at = stream.tell()
     stream.seek(0)
     capture = KINDS[kind].read(stream, _origin(path))
-    clock, counts = _clock(time.time_ns()), _Counts()
+    clock, counts = _clock(time.time_ns()), Counts()
     landed = _counted(_landed(capture, clock, b"", LANDED_PACKETS), counts)
     heads = detection.heads(landed, port)
     if not heads:
@@ -304,7 +321,7 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
 
 
 def _rows(
-    stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int, counts: _Counts
+    stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int, counts: Counts
 ) -> Iterator[Inspected]:
     at = stream.tell()
     stream.seek(0)
@@ -319,7 +336,7 @@ def _rows(
         yield VIOLATION, _capture_row(finding, capture_id)
 
 
-def _counted(batches: Iterator[pa.RecordBatch], counts: _Counts) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterator[pa.RecordBatch], counts: Counts) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         counts.take(batch)
         yield batch
@@ -405,7 +422,7 @@ class _Shown:
         return Text(render.cell(value))
 
 
-def _print(rows: Iterator[Inspected], unseen: Unseen, path: str, form: Format, counts: _Counts, out: TextIO) -> None:
+def _print(rows: Iterator[Inspected], unseen: Unseen, path: str, form: Format, counts: Counts, out: TextIO) -> None:
     """A table of the first rows, and the totals."""
     screen = console(out)
     shown = _Shown(form.columns, unseen)

@@ -1,4 +1,6 @@
-"""What is known of logs from earlier windows, as rows of MOVED without a window.
+"""What earlier windows know of the logs of this run.
+
+The rows have the columns MOVED of `verification_rows.py`; their window is null, because no new entry is in them.
 
 Only logs with new entries are read again, and of a settled log only the entries that the new ones need
 (`correlation.log_state.Settled`). The stage `wanted` finds out which these are. It writes them as rows of the history's
@@ -59,7 +61,7 @@ _COUNTS: Final = ("entries", "valid", "length", "verified_up_to", "missing_entri
 #: Rows of that stage: new entries, and logs as they stood. These have no `window_start`, and a length if settled.
 _ASKED: Final = pa.schema(
     [
-        *((name, pa.string()) for name in (*KEY, "window_start", "told_in")),
+        *((name, pa.string()) for name in (*KEY, "window_start", "state_window")),
         *((name, UINT) for name in ("seq", "length")),
         # The new entry ends its log, or came with a payload of another size.
         *((name, pa.bool_()) for name in ("end_of_log", "other_size")),
@@ -79,7 +81,7 @@ def wanted(work: Work, new: Iterable[Input]) -> Stage:
     return Stage(
         [*(Input(one.table, one.files, one.columns, partial(_asked, prepare=one.prepare)) for one in new), stood],
         _ASKED,
-        Order(KEY, ("window_start", "told_in", "seq")),
+        Order(KEY, ("window_start", "state_window", "seq")),
         partial(_find, first={span.source: span.first for span in work.spans}),
         (),
         steps.windows(work.spans),
@@ -91,7 +93,7 @@ def _asked(rows: pa.RecordBatch, prepare: Prepare) -> pa.RecordBatch:
     moved = prepare(rows)
     columns = {name: moved.column(name) for name in (*KEY, "seq", "end_of_log")}
     # A link that leads elsewhere may have no window.
-    columns["window_start"] = pc.coalesce(moved.column("window_start"), moved.column("told_in"))
+    columns["window_start"] = pc.coalesce(moved.column("window_start"), moved.column("state_window"))
     columns["other_size"] = pc.equal(moved.column("payload_rule"), "payload_size_mismatch").fill_null(False)
     return with_all(pa.RecordBatch.from_pydict(columns), _ASKED)
 
@@ -105,7 +107,7 @@ def _as_it_stood(rows: pa.RecordBatch) -> pa.RecordBatch:
     columns = {
         "source": rows.column("source"),
         "key": _key(rows),
-        "told_in": rows.column("window_start"),
+        "state_window": rows.column("window_start"),
         "length": pc.if_else(pa.array(settled), length, None),
     }
     return with_all(pa.RecordBatch.from_pydict(columns), _ASKED)
@@ -231,7 +233,7 @@ _OF_LOGS: Final = frozenset(column.name for column in all_tables()[LOGS_TABLE].c
 def _known(rows: pa.RecordBatch, kind: str) -> pa.RecordBatch:
     """Rows of a history as rows of MOVED."""
     at = rows.schema.get_field_index("window_start")
-    known = rows.set_column(at, "told_in", rows.column("window_start"))
+    known = rows.set_column(at, "state_window", rows.column("window_start"))
     known = known.append_column("row_kind", pa.repeat(kind, rows.num_rows))
     return with_key(with_all(known, MOVED))
 

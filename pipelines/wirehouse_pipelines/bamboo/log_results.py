@@ -1,6 +1,7 @@
 """The results of each log and window, from entries whose signatures were checked.
 
-`fold` takes rows of READ. For each window of each log it returns the entries to write and the rows of RESULTS.
+`fold` takes entries and what is known of their logs (READ of `verification_rows.py`). For each window of each log it
+returns the entries to write, and what becomes rows of gold (RESULTS).
 """
 
 from __future__ import annotations

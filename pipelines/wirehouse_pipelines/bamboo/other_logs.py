@@ -40,7 +40,7 @@ _ENTRY: Final = dict.fromkeys((*_WINDOW, "entry_hash", "author", "log_id", "own_
 #: with the window if they are new.
 _ROWS: Final = pa.schema(
     [
-        *((name, pa.string()) for name in (*_WINDOW, "told_in", "key")),
+        *((name, pa.string()) for name in (*_WINDOW, "state_window", "key")),
         ("link", pa.binary()),
         ("is_entry", pa.bool_()),
         ("author", pa.binary()),
@@ -74,7 +74,7 @@ def stage(work: Work, written: Written, *, has_loose: bool) -> Stage:
     return Stage(
         inputs,
         _ROWS,
-        Order(_LINK, ("is_entry", "told_in", "window_start", "key")),
+        Order(_LINK, ("is_entry", "state_window", "window_start", "key")),
         partial(_find, first={span.source: span.first for span in work.spans}),
         (),
         steps.windows(work.spans),
@@ -99,7 +99,7 @@ def _new_links(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _known_links(rows: pa.RecordBatch) -> pa.RecordBatch:
     links = rows.filter(rows.column("link").is_valid())
-    links = links.set_column(links.schema.get_field_index("window_start"), "told_in", links.column("window_start"))
+    links = links.set_column(links.schema.get_field_index("window_start"), "state_window", links.column("window_start"))
     return with_all(links.append_column("is_entry", pa.repeat(False, links.num_rows)), _ROWS)
 
 
@@ -154,7 +154,7 @@ def _led(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     ]
     new = {row["key"] for row in links if row["window_start"] is not None}
     # The newest known row of a link counts: it may lead elsewhere by now.
-    loose = {row["key"]: row["author"] is None for row in links if row["told_in"] is not None}
+    loose = {row["key"]: row["author"] is None for row in links if row["state_window"] is not None}
     for log in sorted(new | {key for key, is_loose in loose.items() if is_loose}):
         for key, row in targets:
             if key != log and (row["window_start"] is not None or log in new):

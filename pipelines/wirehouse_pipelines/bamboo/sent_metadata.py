@@ -42,7 +42,7 @@ _CARRIED_PIECE, _PIECE, _VERDICT, _MESSAGE = range(4)
 _ROWS: Final = pa.schema(
     [
         *(SCHEMA.field(name) for name in ("connection_id", "direction", "proposal_number", "channel", *_PLACE)),
-        *((name, pa.string()) for name in ("source", "window_start", "told_in", "piece_rule", "kind")),
+        *((name, pa.string()) for name in ("source", "window_start", "state_window", "piece_rule", "kind")),
         *(("at", pa.int64()), ("what", pa.int8()), ("unsure", pa.bool_()), ("greedy", pa.bool_())),
     ]
 )
@@ -97,8 +97,10 @@ def _verdicts(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _carried(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare rows of state."""
     rows = rows.filter(rows.column("connection_id").is_valid())
-    told_in = rows.column("window_start")
-    return _as_rows(rows.drop_columns(["window_start"]), _CARRIED_PIECE, rows.column("byte_start"), told_in=told_in)
+    state_window = rows.column("window_start")
+    return _as_rows(
+        rows.drop_columns(["window_start"]), _CARRIED_PIECE, rows.column("byte_start"), state_window=state_window
+    )
 
 
 def _as_rows(rows: pa.RecordBatch, what: int, at: pa.Array, **more: pa.Array) -> pa.RecordBatch:
@@ -173,8 +175,8 @@ class _Pieces:
     def _newest_carried(self) -> Array:
         """Which rows are the newest carried piece of their side."""
         carried = np.flatnonzero(self._what == _CARRIED_PIECE)
-        told_in = self._rows.column("told_in").take(pa.array(carried)).to_pylist()
-        newest = {int(self._side[i]): i for _, i in sorted(zip(told_in, carried.tolist(), strict=True))}
+        state_window = self._rows.column("state_window").take(pa.array(carried)).to_pylist()
+        newest = {int(self._side[i]): i for _, i in sorted(zip(state_window, carried.tolist(), strict=True))}
         mask = np.zeros(len(self._what), np.bool_)
         mask[list(newest.values())] = True
         return mask

@@ -24,7 +24,7 @@ from wirehouse_codecs.bamboo.wire.signatures import signature_rules
 from wirehouse_pipelines.bamboo.verification_rows import ELSEWHERE, FORK, KEY, READ, Array, with_following
 
 #: What known rows are about: of a log, the newest row of each entry, fork and link counts.
-_ABOUT: Final = (*KEY, "row_kind", "entry_id", "position", "told_in")
+_ABOUT: Final = (*KEY, "row_kind", "entry_id", "position", "state_window")
 
 
 def check(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -51,8 +51,8 @@ def _newest(rows: pa.RecordBatch) -> pa.RecordBatch:
     if not len(known):
         return rows
     before = rows.take(pa.array(known))
-    *about, told_in = (_ranks(before.column(name)) for name in _ABOUT)
-    order = np.lexsort([told_in, *about])
+    *about, state_window = (_ranks(before.column(name)) for name in _ABOUT)
+    order = np.lexsort([state_window, *about])
     last = np.ones(len(order), np.bool_)
     last[:-1] = np.any([one[order][1:] != one[order][:-1] for one in about], axis=0)
     kept = np.ones(rows.num_rows, np.bool_)

@@ -74,7 +74,7 @@ MOVED: Final = pa.schema(
         # If the entry is only here because another log links to it: the key of that log.
         ("linked_from", pa.string()),
         # The window in which a row without a window was written. The newest row of its entry or fork counts.
-        ("told_in", pa.string()),
+        ("state_window", pa.string()),
     ]
 )
 #: The same with a column that is computed there.

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.fast.assembly import UPDATES_BYTES, assemble_columns
 from wirehouse_codecs.cardinal.session.assembly import assemble
 from wirehouse_codecs.cardinal.session.block import Block
 from wirehouse_codecs.cardinal.session.channels import reorg_channel_name
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_pipelines.cardinal.rows import (
     BLOCK,
     BLOCKS,

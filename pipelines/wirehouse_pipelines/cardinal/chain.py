@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.cardinal.correlation import events
 from wirehouse_codecs.cardinal.correlation.chain import Chain
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_pipelines.cardinal.rows import (
     BLOCK,
     BLOCKS,

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.session.judgement import judged_findings
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place
 from wirehouse_pipelines.cardinal.blocks import Array, assembled, starts_of
 from wirehouse_pipelines.cardinal.rows import (

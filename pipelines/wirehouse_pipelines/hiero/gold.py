@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, Where, event_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import Waits
@@ -59,8 +60,6 @@ _TABLE_OF: Final[Mapping[type[Outcome], str]] = {
     Found: "gold.hiero_found",
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), STATE)
-#: Time without any row after which a service begins again with empty state; at least its `patience_ms`.
-HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 _READ: Final = {**dict.fromkeys(("source", "window_start"), ()), **EVENT_COLUMNS}
 #: Rows between reading and the fold. A service is one key, which is empty.
@@ -112,6 +111,7 @@ _ENTITY: Final = {
 
 
 def _horizon(source: Source) -> int:
+    """Time without any row after which a service starts again with empty state: longer than anything it waits for."""
     patience_ns = HieroOptions.from_mapping(source.options).patience_ns
     return max(HORIZON_NS, patience_ns, Waits.of(source.tcp).silent_ns)
 
@@ -136,7 +136,7 @@ def _service(work: Work) -> Stage:
 
 
 def _events(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
-    """Prepare rows of the log: those that are events, with what orders them besides arrival, as events.order_of."""
+    """Keep the rows of the log that are events, and add columns that break ties of arrival, as `events.order_of`."""
     rows = members.once(rows)
     ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
     spoken = pc.and_(ignored.is_null(), pc.fill_null(last, False))

@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from wirehouse_codecs.captures.rules import RULE
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.core.rules import Rule
-from wirehouse_codecs.logs import files as file_log
-from wirehouse_codecs.logs import rows as stream_log
-from wirehouse_codecs.logs import windows as source_log
-from wirehouse_codecs.logs.files import FILE_COLUMNS, SourceFiles
-from wirehouse_codecs.logs.rows import STATE, Gather, Start
-from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog
+from wirehouse_codecs.logs.files import FILE_COLUMNS, SourceFiles, file_id
+from wirehouse_codecs.logs.files import Start as FileStart
+from wirehouse_codecs.logs.files import read as read_files
+from wirehouse_codecs.logs.rows import FINDING_TYPE, QUARANTINE, STATE, VIOLATION, Gather, Start, Window
+from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog, addresses
+from wirehouse_codecs.logs.windows import read as read_segments
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Job, Span, Work
@@ -52,7 +52,7 @@ def job(
     version: str,
     schema: pa.Schema,
     starter: Callable[[Source, bytes], Start | Gather],
-    files: Callable[[Source, bytes], file_log.Start] | None = None,
+    files: Callable[[Source, bytes], FileStart] | None = None,
     more: Callable[[Work], Stage] | None = None,
 ) -> Job:
     """Declare the decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with columns `schema`.
@@ -131,7 +131,7 @@ def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[
         [new, *_carried(work, table, gathered, files=False)],
         _on_its_way("bronze.segments", (*SEGMENT_COLUMNS, *_SKIPPED)),
         _ORDER,
-        partial(_fold, table=table, read=partial(source_log.read, sources=sources, schema=schema)),
+        partial(_fold, table=table, read=partial(read_segments, sources=sources, schema=schema)),
         [table],
         steps.windows(work.spans),
         [(table, _clock(work))],
@@ -139,7 +139,7 @@ def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[
 
 
 def _reading(
-    source: Source, windows: tuple[stream_log.Window, ...], files: Callable[[Source, bytes], file_log.Start], key: bytes
+    source: Source, windows: tuple[Window, ...], files: Callable[[Source, bytes], FileStart], key: bytes
 ) -> SourceFiles:
     return SourceFiles(files(source, key), source.tcp.idle_ns, windows, hash_key.StateSeal(key))
 
@@ -148,7 +148,7 @@ def _of_files(
     work: Work,
     table: str,
     schema: pa.Schema,
-    reading: Callable[[Source, tuple[stream_log.Window, ...]], SourceFiles],
+    reading: Callable[[Source, tuple[Window, ...]], SourceFiles],
 ) -> Stage:
     """The stage from pieces of files to rows of log `table`, for the sources of files."""
     sources = {
@@ -164,7 +164,7 @@ def _of_files(
         [new, *_carried(work, table, frozenset(), files=True)],
         _on_its_way("bronze.files", FILE_COLUMNS),
         _ORDER,
-        partial(_fold, table=table, read=partial(file_log.read, sources=sources, schema=schema)),
+        partial(_fold, table=table, read=partial(read_files, sources=sources, schema=schema)),
         [table],
         steps.windows(work.spans),
     )
@@ -174,9 +174,9 @@ def _has_files(work: Work, source: str) -> bool:
     return work.source(source).kind in FILE_KINDS
 
 
-def _windows(work: Work, span: Span) -> tuple[stream_log.Window, ...]:
+def _windows(work: Work, span: Span) -> tuple[Window, ...]:
     windows = work.lake.windows
-    return tuple(stream_log.Window(name, windows.end_ns(name)) for name in span.windows)
+    return tuple(Window(name, windows.end_ns(name)) for name in span.windows)
 
 
 def _clock(work: Work) -> pa.RecordBatch:
@@ -219,7 +219,7 @@ def _states(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
 
 def _files(rows: pa.RecordBatch) -> pa.RecordBatch:
     whose = zip(*(rows.column(name).to_pylist() for name in ("source", "capture_id", "name")), strict=True)
-    return _keyed(rows.append_column("flow", pa.array([file_log.file_id(*file) for file in whose], pa.binary())))
+    return _keyed(rows.append_column("flow", pa.array([file_id(*file) for file in whose], pa.binary())))
 
 
 def _keyed(rows: pa.RecordBatch, gathered: frozenset[str] = frozenset()) -> pa.RecordBatch:
@@ -228,7 +228,7 @@ def _keyed(rows: pa.RecordBatch, gathered: frozenset[str] = frozenset()) -> pa.R
     # A file of the table has rows of one source.
     if rows.num_rows and rows.column("source")[0].as_py() in gathered:
         flows = key.dictionary_encode()
-        key = pa.array(map(source_log.addresses, flows.dictionary.to_pylist()), pa.binary()).take(flows.indices)
+        key = pa.array(map(addresses, flows.dictionary.to_pylist()), pa.binary()).take(flows.indices)
     return rows.append_column("key", key)
 
 
@@ -285,14 +285,14 @@ def _of_skipped(rows: pa.RecordBatch) -> pa.RecordBatch:
     stay in bronze, because they may be of any packet, including one with a secret.
     """
     damaged = np.asarray(rows.column("damaged").is_valid())
-    kinds = np.where(damaged, stream_log.QUARANTINE, stream_log.VIOLATION)
+    kinds = np.where(damaged, QUARANTINE, VIOLATION)
     findings = [
         _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not reassembled")
         for one, damage in zip(damaged, rows.column("damage").to_pylist(), strict=True)
     ]
     columns = {name: rows.column(name) for name in _PLACE}
     columns["row_kind"] = pa.array(kinds.tolist(), pa.string())
-    columns["finding"] = pa.array(findings, stream_log.FINDING_TYPE)
+    columns["finding"] = pa.array(findings, FINDING_TYPE)
     return pa.RecordBatch.from_pydict(columns)
 
 

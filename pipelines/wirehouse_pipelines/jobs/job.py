@@ -7,14 +7,15 @@ and counts in later windows until a newer one replaces it or it expires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wirehouse_pipelines.delta.ledger import Entry
+from wirehouse_pipelines.delta.spark_tables import Files
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.landing.manifests import Manifest
 
@@ -40,6 +41,14 @@ class Span:
     def extended(self, window: str) -> Span:
         """This span with `window` appended."""
         return Span(self.source, (*self.windows, window))
+
+
+class Range(NamedTuple):
+    """The windows of one source (or service) from `first` to `last`."""
+
+    source: str
+    first: str
+    last: str
 
 
 class Cut(Exception):
@@ -90,10 +99,10 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
-    def alive(self) -> list[Span]:
+    def alive(self) -> list[Range]:
         """The windows that the state before the spans is in: from the oldest with living rows to the one before."""
         return [
-            Span(source, (entry.carried_from, entry.window_start))
+            Range(source, entry.carried_from, entry.window_start)
             for source, entry in self.before.items()
             if entry.carried_from is not None
         ]
@@ -129,14 +138,19 @@ class Work:
         return windows.of(max(windows.start_ns(windows.start), windows.end_ns(window) - longest))
 
 
+#: Computes the tables of a job, each with its rows: written as files, or few enough for a pa.Table.
+Build = Callable[[Work], Iterator[tuple[str, Files | pa.Table]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The declaration of a job. `build` yields (table, rows) in the order in which the tables are written."""
+    """The declaration of a job."""
 
     name: str
     #: The physical tables that it writes; no other job writes them.
     outputs: tuple[str, ...]
-    build: Callable[[Work], Any]
+    #: Yields (table, rows) in the order in which the tables are written.
+    build: Build
     #: Part of every digest: a new version makes every window stale.
     version: str
     protocol: str | None = None
@@ -159,9 +173,7 @@ class Job:
         return self.protocol or BRONZE
 
 
-def gold_job(
-    protocol: str, outputs: tuple[str, ...], build: Callable[[Work], Any], version: str, *, joined: bool = False
-) -> Job:
+def gold_job(protocol: str, outputs: tuple[str, ...], build: Build, version: str, *, joined: bool = False) -> Job:
     """Declare the job for a protocol's gold tables, which reads the protocol's log and has state."""
     return Job(
         f"gold.{protocol}",

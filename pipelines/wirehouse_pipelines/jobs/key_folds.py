@@ -30,7 +30,7 @@ KEYS: Final = ("source", "key")
 #: The column of a fold's rows that names their table.
 TABLE: Final = "table"
 #: Columns of carried state.
-_CARRIED: Final = ("state", "told_in")
+_CARRIED: Final = ("state", "state_window")
 #: Rows made for many keys are returned in batches of about this many.
 BATCH_ROWS: Final = 4_096
 
@@ -83,7 +83,7 @@ def stage(
     carried = [Input(state_table, found, state, partial(_states, key=keys[-1], mine=mine))] if found else []
     fold = partial(_fold, keys=tuple(keys), start=start, alive=work.alive_before(horizon_ns))
     # The state of a key comes first, because its window is null; the newest state comes last.
-    by = ("window_start", "told_in", *order)
+    by = ("window_start", "state_window", *order)
     windows = steps.windows(work.spans)
     return Stage([*inputs, *carried], schema, Order(tuple(keys), by), fold, tables, windows, returned=returned)
 
@@ -93,8 +93,10 @@ def _states(rows: pa.RecordBatch, key: str, mine: Mine | None) -> pa.RecordBatch
     rows = rows.filter(rows.column(key).is_valid())
     rows = rows if mine is None else rows.filter(mine(rows))
     at = rows.schema.get_field_index("window_start")
-    told_in = rows.column(at)
-    return rows.set_column(at, "window_start", pa.nulls(rows.num_rows, pa.string())).append_column("told_in", told_in)
+    state_window = rows.column(at)
+    return rows.set_column(at, "window_start", pa.nulls(rows.num_rows, pa.string())).append_column(
+        "state_window", state_window
+    )
 
 
 def _fold(
@@ -138,20 +140,20 @@ def _folded(
         named = dict(zip(names, key, strict=False))
         fold: KeyFold | None = None
         state: str | None = None
-        told_in: str | None = None
+        state_window: str | None = None
         for (*_, window), of_window in groupby(of_key, lambda piece: piece.place):
             if window is None:
                 *_, newest = of_window
-                state, told_in = (newest.rows.column(name)[-1].as_py() for name in _CARRIED)
+                state, state_window = (newest.rows.column(name)[-1].as_py() for name in _CARRIED)
                 continue
-            if told_in is not None and told_in < alive.get((named["source"], window), ""):
+            if state_window is not None and state_window < alive.get((named["source"], window), ""):
                 fold = state = None
             for piece in of_window:
                 fold = fold or start(named, state)
                 yield piece, fold.take(piece.rows)
             if fold is not None:
                 yield piece, fold.end_window()
-            told_in = window
+            state_window = window
 
 
 def _placed(schema: pa.Schema, places: Sequence[tuple[Any, ...]], made: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wirehouse_codecs.core.errors import WirehouseError
@@ -302,6 +303,7 @@ def _write(spark: SparkSession, known: Planner, plan: Plan, spans: Sequence[Span
             known.withdraw(_keys(job, spans))
         spark_tables.replace(lake, table, made, spans, held)
         if table == job.state_table:
+            assert not isinstance(made, pa.Table), "state is written as files, which have its digest"
             states = _state_rows(made)
     rows_of = {table: spark_tables.rows_by_window(lake, table) for table in job.outputs}
     entries = plan.committed(spans, states, rows_of)

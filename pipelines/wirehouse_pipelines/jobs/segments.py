@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.tcp import flows
+from wirehouse_codecs.tcp import port_pairs
 from wirehouse_codecs.tcp.packets import parse
 
 
@@ -17,12 +17,12 @@ def read(landed: pa.RecordBatch, ports: Collection[int]) -> pa.RecordBatch:
     to_server, from_server = (
         pc.is_in(parsed.column(f"{end}_port"), pa.array(sorted(ports), pa.int32())) for end in ("destination", "source")
     )
-    claimed, direction, flow = flows.sides(parsed, to_server, from_server)
+    claimed, direction, flow = port_pairs.sides(parsed, to_server, from_server)
     # Only TCP segments on one of the ports have these columns.
     found = dict(zip(parsed.schema.names, parsed.columns, strict=True)) | {"flow": flow, "direction": direction}
     columns = dict(zip(landed.schema.names, landed.columns, strict=True))
     columns |= {name: _only(claimed, column) for name, column in found.items()}
-    columns["skip"] = flows.skips(parsed, claimed)
+    columns["skip"] = port_pairs.skips(parsed, claimed)
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -159,13 +159,13 @@ def release(lake: Lake, say: Callable[[str], None], now_ns: int | None = None) -
     freed = []
     for source in sorted({manifest.source for manifest in due}):
         mine = [manifest for manifest in due if manifest.source == source]
-        let_go = [manifest for manifest in mine if held(manifest)]
-        if len(mine) > len(let_go):
-            say(f"{source}: {len(mine) - len(let_go):,} captures stay until bronze holds them")
-        if let_go:
+        expired = [manifest for manifest in mine if held(manifest)]
+        if len(mine) > len(expired):
+            say(f"{source}: {len(mine) - len(expired):,} captures stay until bronze holds them")
+        if expired:
             with storage.lock(lock_name(source)):
-                freed.append(_let_go(storage, source, let_go, sizes, now_ns))
-            say(f"{source}: expired {len(let_go):,} captures, {freed[-1].freed_bytes:,} bytes freed")
+                freed.append(_expire(storage, source, expired, sizes, now_ns))
+            say(f"{source}: expired {len(expired):,} captures, {freed[-1].freed_bytes:,} bytes freed")
     for source in sorted({one.source for one in landed if one.released_at_ns is not None and _bytes(one, sizes)}):
         _sweep_released(lake, storage, source)
     return freed
@@ -212,7 +212,7 @@ def _due(landed: Iterable[Manifest], sizes: Mapping[str, int], options: UpkeepOp
     return found
 
 
-def _let_go(
+def _expire(
     storage: Storage, source: str, captures: Sequence[Manifest], sizes: Mapping[str, int], now_ns: int
 ) -> Freed:
     files = freed = captured = 0

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Hole, LagRow, StreamRow, Told, Where
 from wirehouse_codecs.ockam.correlation.log_events import events_in, unsigned
@@ -46,8 +47,6 @@ _TABLE_OF: Final[Mapping[type[Told], str]] = {
     Found: stored_messages.FOUND,
 }
 OUTPUTS: Final = (*_TABLE_OF.values(), stored_messages.STORED, STATE)
-#: Time without any row after which a stream, a client or a message begins again with empty state.
-HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 #: Columns that every row gets, whatever its table.
 _GIVEN: Final = ("source", "window_start", "protocol", "decoder_version")
@@ -93,6 +92,7 @@ _VALUES: Final = {
 
 
 def _horizon(source: Source) -> int:
+    """Time without any row after which a stream, a client or a message starts again with empty state."""
     return HORIZON_NS
 
 

@@ -1,8 +1,8 @@
 """What single rows of the log don't show: hosts of clients, states of connections, addresses of names, missing bytes.
 
-`known` runs two stages before those of gold. One returns the addresses that names were given, of the names where that
-matters; the other one the clients' hosts to whose connections more may have come than was captured. Tasks get this with
-their input. How the connections of a file's window stand, tasks read beside it (`Connections`).
+`known` runs two stages before those of gold. One returns the addresses that names were given, where that matters. The
+other returns the clients' hosts whose connections lack bytes. Tasks get both with their input. They also read which
+state the connections of a file's window are in (`Connections`).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _first_two(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.Reco
 
 _NAMED: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("source", "key", "told_in", "state", "stream_address")),
+        *((name, pa.string()) for name in ("source", "key", "state_window", "state", "stream_address")),
         *((name, pa.int64()) for name in ("arrived_at_ns", "record_number", "byte_start")),
     ]
 )
@@ -262,7 +262,7 @@ def _names(work: Work, members: services.Members) -> Stage:
         state = dict.fromkeys(("source", "window_start", "key", "state"), ())
         inputs.append(Input(STATE, spark_tables.files(work.lake, STATE, alive), state, _former))
     # States come first, because they have no arrival; the newest comes last.
-    order = Order(("source", "key"), ("arrived_at_ns", "told_in", *_ARRIVAL[1:], "stream_address"))
+    order = Order(("source", "key"), ("arrived_at_ns", "state_window", *_ARRIVAL[1:], "stream_address"))
     fold = partial(_addresses, windows={span.source: span.first for span in work.spans})
     return Stage(inputs, _NAMED, order, fold, (), steps.windows(work.spans), returned=[_RETURNED])
 
@@ -287,7 +287,7 @@ def _naming(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
 def _former(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare rows of state: those of names."""
     rows = rows.filter(pc.and_(rows.column("state").is_valid(), pc.starts_with(rows.column("key"), _NAME)))
-    return rows.rename_columns({"window_start": "told_in"})
+    return rows.rename_columns({"window_start": "state_window"})
 
 
 def _addresses(batches: Iterable[pa.RecordBatch], windows: Mapping[str, str]) -> Iterator[tuple[str, pa.RecordBatch]]:

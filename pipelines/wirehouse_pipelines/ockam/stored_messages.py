@@ -46,7 +46,7 @@ _TYPES: Final = arrow_types.schema(all_tables()[LOG])
 #: isn't known which push was. `digest` is of the data, and null if these aren't compared.
 _OBSERVED: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("source", "stream_address", "window_start", "told_in")),
+        *((name, pa.string()) for name in ("source", "stream_address", "window_start", "state_window")),
         *(("part", pa.int64()), ("index", UINT), ("pulled", pa.bool_())),
         *((name, _TYPES.field(name).type) for name in (*_WHERE, "capture_arrived_at_ns")),
         *(("data", pa.binary()), ("data_bytes", pa.int64()), ("unsure", pa.bool_()), ("digest", pa.int64())),
@@ -58,7 +58,7 @@ _MESSAGE: Final = ("source", "stream_address", "index")
 #: Carried state comes first, because its window is null; what was pushed comes before what was pulled then.
 _ORDER: Final = Order(
     ("source", "stream_address", "part"),
-    ("index", "window_start", "told_in", "arrived_at_ns", "capture_arrived_at_ns", "capture_id")
+    ("index", "window_start", "state_window", "arrived_at_ns", "capture_arrived_at_ns", "capture_id")
     + ("record_number", "byte_start", "pulled"),
 )
 #: Number of low bits in which the indexes of messages of a part differ.
@@ -130,7 +130,7 @@ def _before(rows: pa.RecordBatch) -> pa.RecordBatch:
     for at, digest, came in ((each, saved.flatten(), False), (there, pulled.take(there), True)):
         of_state = rows.take(at)
         columns = {name: of_state.column(name) for name in ("source", "index")}
-        columns |= {"stream_address": of_state.column("key"), "told_in": of_state.column("window_start")}
+        columns |= {"stream_address": of_state.column("key"), "state_window": of_state.column("window_start")}
         columns |= {"digest": digest, "pulled": pa.repeat(came, len(at)), "part": _part(of_state.column("index"))}
         made.append(with_all(pa.RecordBatch.from_pydict(columns), _OBSERVED))
     return pa.concat_batches(made)
@@ -227,7 +227,7 @@ def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
         # Its data differ: each of them may be a finding.
         return rows
     # An observation has one of the two.
-    windows = pc.coalesce(rows.column("window_start"), rows.column("told_in"))
+    windows = pc.coalesce(rows.column("window_start"), rows.column("state_window"))
     window = np.asarray(windows.dictionary_encode().indices)
     pulled, compared = (np.asarray(each) for each in (rows.column("pulled"), rows.column("digest").is_valid()))
     consumer = np.asarray(pc.fill_null(rows.column("consumer").dictionary_encode().indices, -1))
@@ -245,14 +245,14 @@ def _reduced(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _changed(rows: pa.RecordBatch, alive: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
     """Findings of `data_changed` in observations of one message, rows of `_FOUND`. Carried ones have none."""
-    compared, told_in = Compared(), ""
+    compared, state_window = Compared(), ""
     rows = rows.filter(rows.column("digest").is_valid())
-    for window, of_window in groupby(rows.to_pylist(), lambda row: row["told_in"] or row["window_start"]):
+    for window, of_window in groupby(rows.to_pylist(), lambda row: row["state_window"] or row["window_start"]):
         observed = list(of_window)
         source = observed[0]["source"]
-        if told_in < alive.get((source, window), ""):
+        if state_window < alive.get((source, window), ""):
             compared = Compared()
-        told_in = window
+        state_window = window
         for found in compared.take(list(map(_observation, observed))):
             if found.where.capture_id is not None:
                 yield {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -187,7 +187,7 @@ def _answered(share: _Share, lake: Lake, stage: Stage) -> bytes:
     return _guarded(lambda: _fold_share(share, lake, stage))
 
 
-def _guarded(write: Any) -> bytes:
+def _guarded(write: Callable[[], Written]) -> bytes:
     """Call `write`; its result or its error, pickled. A raised error would reach the driver wrapped in Spark's own."""
     try:
         return pickle.dumps(write())

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
-from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold
+from wirehouse_codecs.wallaroo.correlation.sessions import Fold
 from wirehouse_codecs.wallaroo.log.rows import summary_of
 from wirehouse_codecs.wallaroo.log.schema import CREDIT, SESSION, STREAM
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
@@ -86,6 +87,7 @@ def _input(work: Work, kind: str, columns: _Columns, prepare: Prepare, spans: Se
 
 
 def _horizon(source: Source) -> int:
+    """Time after its last session at which a worker or an instance starts again with empty state."""
     return HORIZON_NS
 
 

@@ -39,6 +39,7 @@ from tests.support.bamboo_by_hand import (
     switch,
 )
 from tests.support.bamboo_networks import CLIENT, SECOND, SERVER
+from tests.support.inspecting import inspected
 from tests.support.landed import landed_packets
 from tests.support.taps import Tap, captured
 from wirehouse_codecs.bamboo.inspection import inspect
@@ -46,7 +47,7 @@ from wirehouse_codecs.logs.inspection import VIOLATION
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 from wirehouse_codecs.simulate.script import Send
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_orchestration.evidence.inspection import UnreadableCaptureError, inspected
+from wirehouse_orchestration.evidence.inspection import UnreadableCaptureError
 
 BEGIN = 1_700_000_000 * SECOND
 LOG = Chain().grow(14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -67,19 +67,18 @@ READS = {
     "wallaroo": Read(wallaroo_log.starter(WallarooOptions(), b"key"), wallaroo_schema.SCHEMA, (WALLAROO_PORT,)),
 }
 
+SENT: Mapping[str, Callable[[], Iterator[CapturedPacket]]] = {
+    "bamboo": lambda: bamboo.simulate(replace(BAMBOO, connections=2)),
+    "hiero": lambda: hiero.simulate(replace(HIERO, blocks=12, block_bytes=4_000)),
+    "ockam": lambda: ockam.simulate(OCKAM),
+    "wallaroo": lambda: wallaroo.simulate(WALLAROO),
+}
+
 
 @cache
 def sent(protocol: str) -> list[CapturedPacket]:
     """Lively legal traffic."""
-    match protocol:
-        case "bamboo":
-            return list(bamboo.simulate(replace(BAMBOO, connections=2)))
-        case "hiero":
-            return list(hiero.simulate(replace(HIERO, blocks=12, block_bytes=4_000)))
-        case "ockam":
-            return list(ockam.simulate(OCKAM))
-        case _:
-            return list(wallaroo.simulate(WALLAROO))
+    return list(SENT[protocol]())
 
 
 def comparable(rows: Iterable[Row]) -> Counter[str]:

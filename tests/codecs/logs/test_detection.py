@@ -7,25 +7,18 @@ import pytest
 from tests.codecs.logs.test_cut_taps import READS, sent
 from tests.support import hiero_wire
 from tests.support.landed import landed_packets
+from tests.support.legal_captures import INSPECT
 from tests.support.wallaroo_by_hand import hello, ok
-from wirehouse_codecs.bamboo import inspection as bamboo
 from wirehouse_codecs.hiero import inspection as hiero
 from wirehouse_codecs.hiero.wire.http2.frames import PREFACE
 from wirehouse_codecs.logs import detection
 from wirehouse_codecs.logs.inspection import CONNECTION, MESSAGE, VIOLATION, Inspect
 from wirehouse_codecs.logs.tcp_inspection import ASSUMED
-from wirehouse_codecs.ockam import inspection as ockam
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
 from wirehouse_codecs.tcp.endpoints import Endpoint
 from wirehouse_codecs.tcp.packets import ACK, SYN
 from wirehouse_codecs.wallaroo import inspection as wallaroo
 
-INSPECTED: dict[str, Inspect] = {
-    "bamboo": bamboo.inspect,
-    "hiero": hiero.inspect,
-    "ockam": ockam.inspect,
-    "wallaroo": wallaroo.inspect,
-}
 #: In an IPv4 packet in an Ethernet frame.
 _PORTS, _FLAGS = (34, 36), 47
 LOW, HIGH, USUAL = 30_000, 50_000, 40_840
@@ -97,21 +90,21 @@ def moved(protocol: str, share: float, server_port: int = 60_999) -> list[Captur
 
 
 @pytest.mark.parametrize("share", [0, 0.5])
-@pytest.mark.parametrize("protocol", INSPECTED)
+@pytest.mark.parametrize("protocol", INSPECT)
 def test_without_a_handshake_what_the_sides_say_shows_who_is_the_server(protocol: str, share: float) -> None:
-    rows = list(INSPECTED[protocol](landed_packets(moved(protocol, share))))
+    rows = list(INSPECT[protocol](landed_packets(moved(protocol, share))))
     assert {(row["server_port"], row.get("sides")) for what, row in rows if what == CONNECTION} == {(60_999, None)}
     assert [row for what, row in rows if what == VIOLATION and row["severity"] != "note"] == []
     assert sum(what == MESSAGE for what, _ in rows) > 20
 
 
-@pytest.mark.parametrize("protocol", INSPECTED)
+@pytest.mark.parametrize("protocol", INSPECT)
 def test_where_nothing_shows_who_is_the_server_no_rule_is_judged(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(detection, "_by_messages", lambda *_: set())
     monkeypatch.setattr(detection, "_heads", lambda *_: [])
-    rows = list(INSPECTED[protocol](landed_packets(moved(protocol, 0.5, 50_000))))
+    rows = list(INSPECT[protocol](landed_packets(moved(protocol, 0.5, 50_000))))
     assert {row.get("sides") for what, row in rows if what == CONNECTION} == {ASSUMED}
     assert [row for what, row in rows if what == VIOLATION and row["severity"] != "note"] == []
 

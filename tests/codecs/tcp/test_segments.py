@@ -15,11 +15,11 @@ from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import flow_log
 from wirehouse_codecs.logs import rows as rows_of_logs
-from wirehouse_codecs.logs import windows as source_log
 from wirehouse_codecs.logs.flow_log import FlowLog
 from wirehouse_codecs.logs.null_dialogue import NullDialogue
 from wirehouse_codecs.logs.rows import Gather, Log, Window
 from wirehouse_codecs.logs.windows import GatheredFlows, SourceLog, addresses
+from wirehouse_codecs.logs.windows import read as read_segments
 from wirehouse_codecs.tcp import waiting
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -119,7 +119,7 @@ def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:
 
     windows = (Window("0", OPTIONS.idle_ns - 1), Window("1", 2**62))
     sources = {"a": SourceLog(start, OPTIONS, windows)}
-    out = [row for batch in source_log.read(batches(), sources, rows_of_logs.schema(())) for row in batch.to_pylist()]
+    out = [row for batch in read_segments(batches(), sources, rows_of_logs.schema(())) for row in batch.to_pylist()]
     return told, out
 
 

@@ -24,10 +24,10 @@ from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog, read
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
 from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Ending, Send, packets, segments
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_codecs.tcp.flows import sides
 from wirehouse_codecs.tcp.link_types import ETHERNET
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.tcp.port_pairs import sides
 from wirehouse_codecs.wallaroo.correlation.sessions import Folds
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, V3
 from wirehouse_codecs.wallaroo.frames import Ack, Error, Flag, Hello, Message, VersionForm

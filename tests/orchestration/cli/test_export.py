@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from tests.codecs.bamboo.conftest import Log, grown
+from tests.support.inspecting import inspected
 from tests.support.running import land, run, select
 from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, simulate, write_pcap
 from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.entry_files import read
 from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_orchestration.cli import command as cli
-from wirehouse_orchestration.evidence.inspection import inspected
 from wirehouse_pipelines.delta import arrow_types, spark_tables
 from wirehouse_pipelines.jobs.job import Span
 from wirehouse_pipelines.lake.lake import Lake, Source

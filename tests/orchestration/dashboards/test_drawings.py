@@ -139,10 +139,19 @@ def contrast(one: str, other: str) -> float:
 def test_colours_stand_out_from_their_background(theme: str, number: int) -> None:
     style = pages.asset("style.css")
     variables = {name: re.findall(rf"--{name}: (#\w+);", style)[number] for name in ("card", "ground", "faint", "edge")}
-    for color in (*drawing._PALETTE, *drawing._MEANINGS.values(), variables["edge"]):
+    for color in (*drawing._PALETTE, *drawing._MEANINGS.values(), *drawing._SEVERITIES.values(), variables["edge"]):
         assert contrast(color, variables["card"]) >= 3, f"{color} of a mark"
     for color in (variables["faint"], *drawing._INKS[theme][:2]):
         assert min(contrast(color, variables[under]) for under in ("card", "ground")) >= 4.5, f"{color} of text"
+
+
+def test_values_have_the_colours_of_their_meanings() -> None:
+    chart = boards.boards()["cardinal"].chart("status")
+    rows = [{"window_start": "2026-01-01", "status": status, "blocks": 1} for status in ("refused", "complete")]
+    scale = drawing.spec(chart, rows)["encoding"]["color"]["scale"]
+    assert scale == {"domain": ["refused", "complete"], "range": [drawing._MEANINGS["bad"], drawing._MEANINGS["good"]]}
+    unforeseen = drawing.spec(chart, [*rows, rows[0] | {"status": "new"}])["encoding"]["color"]["scale"]
+    assert "range" not in unforeseen
 
 
 def test_two_values_have_one_colour_only_if_it_is_grey_and_the_legend_says_so() -> None:

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -374,7 +373,7 @@ def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.Capt
         assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
 
 
-@pytest.mark.parametrize("name", ["bamboo", "hiero", "ockam", "wallaroo"])
+@pytest.mark.parametrize("name", [protocol.name for protocol in PROTOCOLS.values() if "pcap" in protocol.kinds])
 def test_a_packet_that_is_cut_within_its_headers_is_a_row(tmp_path: Path, name: str) -> None:
     whole = next(iter(simulate(SimulatorConfig(connectors=1, messages_per_connector=1))))
     path = tmp_path / "cut.pcap"
@@ -492,10 +491,8 @@ def test_messages_that_nobody_sees_are_counted_and_all_else_comes_as_before(
 
     def read(unseen: Unseen, first: int) -> list[tuple[str, dict[str, Any]]]:
         told = []
-        with inspecting_command._opened(str(path)) as stream:
-            kind, capture = inspecting_command._capture(str(path), stream, protocol)
-            rows_of = partial(inspecting_command._inspection(str(path), stream, kind, protocol, None), unseen=unseen)
-            for row in inspecting_command._rows(stream, kind, capture, rows_of, 1, inspecting_command._Counts()):
+        with inspecting_command.opened(str(path), protocol, unseen=unseen, now_ns=1) as capture:
+            for row in capture.rows:
                 told.append(row)
                 unseen.wanted = len(told) < first
         return told

@@ -15,6 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.support import landed
+from tests.support.inspecting import inspected
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.logs.inspection import LANDED_PACKETS
 from wirehouse_codecs.logs.rows import Window
@@ -31,7 +32,6 @@ from wirehouse_codecs.wallaroo.simulator.connector import PORT
 from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, connections, simulate
 from wirehouse_orchestration.evidence import excerpts
 from wirehouse_orchestration.evidence.excerpts import NoExcerptError
-from wirehouse_orchestration.evidence.inspection import inspected
 from wirehouse_orchestration.evidence.landed_packets import PacketsGoneError
 from wirehouse_orchestration.evidence.trace import NoSuchRowError, trace
 from wirehouse_pipelines.delta import arrow_types

@@ -141,8 +141,8 @@ def follows(at: int, kind: str, **more: Any) -> Row:
     return piece(at, sent_metadata._MESSAGE, **{"byte_start": at + 5, "kind": kind, **more})
 
 
-def carried(at: int, rule: str | None, told_in: str) -> Row:
-    more = {"window_start": None, "told_in": told_in, "piece_rule": rule, "unsure": None, "greedy": None}
+def carried(at: int, rule: str | None, state_window: str) -> Row:
+    more = {"window_start": None, "state_window": state_window, "piece_rule": rule, "unsure": None, "greedy": None}
     return piece(at, sent_metadata._CARRIED_PIECE, **more)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.comparing import Told, assert_the_same_is_said, told_by_both
+from tests.support.inspecting import inspected
 from tests.support.running import select
 from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, entries, simulate
 from wirehouse_codecs.bamboo.wire.entry_files import Written, write_binary, write_lines
 from wirehouse_codecs.logs.inspection import ENTRY
 from wirehouse_codecs.simulate.pcap_writer import write_pcap
-from wirehouse_orchestration.evidence.inspection import inspected
 from wirehouse_orchestration.evidence.trace import trace
 from wirehouse_orchestration.terminal import render
 from wirehouse_pipelines.lake.lake import Lake, Source

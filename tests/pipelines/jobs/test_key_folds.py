@@ -19,7 +19,7 @@ KEYS = ("source", "author", "log")
 TOLD = pa.schema(
     [
         *(("source", pa.string()), ("author", pa.binary()), ("log", pa.decimal128(20, 0))),
-        *(("window_start", pa.string()), ("state", pa.string()), ("told_in", pa.string()), ("number", pa.int64())),
+        *(("window_start", pa.string()), ("state", pa.string()), ("state_window", pa.string()), ("number", pa.int64())),
     ]
 )
 MADE = pa.schema([("total", pa.int64()), ("state", pa.string())])
@@ -55,7 +55,7 @@ def _rows(story: Story) -> Iterator[dict[str, Any]]:
     for key, (state, windows) in sorted(story.items()):
         whose = dict(zip(KEYS, key, strict=True))
         if state is not None:
-            yield whose | {"state": str(state), "told_in": "w0"}
+            yield whose | {"state": str(state), "state_window": "w0"}
         for window, numbers in sorted(windows.items()):
             yield from (whose | {"window_start": window, "number": number} for number in numbers)
 
@@ -115,7 +115,7 @@ def test_a_key_that_was_silent_for_too_long_begins_anew() -> None:
 
 def test_the_newest_of_several_states_counts() -> None:
     whose = {"source": "a", "author": b"x", "log": 0}
-    states = [whose | {"state": state, "told_in": told} for state, told in (("7", "w0"), ("40", "w1"))]
+    states = [whose | {"state": state, "state_window": told} for state, told in (("7", "w0"), ("40", "w1"))]
     rows = pa.RecordBatch.from_pylist([*states, whose | {"window_start": "w2", "number": 1}], schema=TOLD)
     assert _folded([rows])[0][-2:] == (41, None)
     assert _folded([rows], {("a", "w2"): "w1"})[0][-2:] == (41, None)

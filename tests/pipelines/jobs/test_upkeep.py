@@ -186,7 +186,7 @@ def test_what_is_forgotten_meanwhile_is_not_brought_back(make_lake: MakeLake, tm
     land(lake)
     (seen,) = manifests(lake)
     forgetting.erase_landed(lake, seen.capture_id)
-    assert upkeep._let_go(open_storage(lake.root), "chain", [seen], {}, 1) == upkeep.Freed("chain")
+    assert upkeep._expire(open_storage(lake.root), "chain", [seen], {}, 1) == upkeep.Freed("chain")
     (left,) = manifests(lake)
     assert (left.status, left.path, left.released_at_ns) == ("forgotten", "", None)
 

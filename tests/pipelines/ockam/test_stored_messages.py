@@ -45,7 +45,7 @@ def observations(story: Story) -> Iterator[Row]:
         whose = {"source": "a", "stream_address": stream, "index": Decimal(index), "part": index >> 12}
         if state is not None:
             for pulled, digests in ((False, state[0]), (True, [state[1]] if state[1] is not None else [])):
-                yield from (whose | {"told_in": "w0", "pulled": pulled, "digest": number} for number in digests)
+                yield from (whose | {"state_window": "w0", "pulled": pulled, "digest": number} for number in digests)
         for at, (window, by, data, unsure) in enumerate(sorted(seen, key=itemgetter(0))):
             place = {"connection_id": b"c", "capture_id": b"f", "record_number": at, "arrived_at_ns": at}
             row = (
@@ -63,7 +63,7 @@ def expected(rows: Sequence[Row], alive: dict[tuple[str, str], str]) -> dict[str
     made: dict[str, list[Row]] = {STORED: [], STATE: [], FOUND: []}
     for (stream, index), of_message in groupby(rows, itemgetter("stream_address", "index")):
         compared, before = Compared(), ""
-        for window, group in groupby(of_message, lambda row: row.get("told_in") or row["window_start"]):
+        for window, group in groupby(of_message, lambda row: row.get("state_window") or row["window_start"]):
             seen = list(group)
             for row in seen:
                 if row.get("data") is not None and not row.get("unsure"):

@@ -1,6 +1,6 @@
-"""The fast path of a session: compiled loops take pieces of a connection in its ordinary state.
+"""The fast path of a session: compiled loops take pieces of a connection in its plain state.
 
-In the ordinary state no bytes are missing, and no rule is broken (links may be unknown). Each side gives credit, or
+In the plain state no bytes are missing, and no rule is broken (links may be unknown). Each side gives credit, or
 sends the entries of a range, one after the other with their payloads. `Plain.take` takes as many pieces as fit this. It
 leaves the reader and the session as the reference path (`wire/reader.py`, `session/session.py`) would. The reference
 path takes the first piece that doesn't fit.
@@ -74,7 +74,7 @@ class Sender:
 
     @classmethod
     def of(cls, session: Session, role: Role, options: BambooOptions) -> Sender | None:
-        """The side as it stands; None: it isn't in the ordinary state."""
+        """The side as it stands; None: it isn't in the plain state."""
         current = session.state.current[role]
         proposal = None if current is None else session.state.proposals.get(current[0])
         if current is None or proposal is None or proposal.number != current[1] or proposal.partial:

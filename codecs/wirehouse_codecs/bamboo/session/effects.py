@@ -48,7 +48,7 @@ class Effects(NamedTuple):
     payload: Payload | None = None
     #: Payload bytes of the packet, decompressed.
     data: bytes | None = None
-    #: Compressed bytes that were not decompressed, or that stand for too many bytes.
+    #: Compressed bytes that were not decompressed, or that would inflate to too many bytes.
     compressed: bytes | None = None
     #: Where the packet begins that completed the piece right before this one. An apology retracts that piece.
     follows: int | None = None

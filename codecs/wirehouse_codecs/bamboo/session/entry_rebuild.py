@@ -181,7 +181,7 @@ class Known:
             self._entries.popitem(last=False)
 
     def add_all(self, heard: Iterable[tuple[Key, Heard]]) -> None:
-        """Remember entries one after the other. None without its hash is known with it."""
+        """Remember entries one after the other. The caller gives none without its hash that is known with one."""
         for key, one in heard:
             self._entries[key] = one.with_senders(self._entries.get(key))
             self._entries.move_to_end(key)

@@ -76,7 +76,7 @@ from wirehouse_codecs.cardinal.correlation.ancestors import Ancestors
 from wirehouse_codecs.cardinal.correlation.announcements import Announcements
 from wirehouse_codecs.cardinal.correlation.block_tree import BlockTree, Node
 from wirehouse_codecs.cardinal.correlation.canonical import CanonicalChain
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS, Endings
+from wirehouse_codecs.cardinal.correlation.endings import Endings
 from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     ChannelMessage,
@@ -88,11 +88,12 @@ from wirehouse_codecs.cardinal.correlation.events import (
     ReorgCompleteArrived,
 )
 from wirehouse_codecs.cardinal.correlation.head import Head
-from wirehouse_codecs.cardinal.correlation.lives import Lives
+from wirehouse_codecs.cardinal.correlation.life_queues import Lives
 from wirehouse_codecs.cardinal.correlation.reorgs import Reorgs
 from wirehouse_codecs.cardinal.correlation.snapshot import CODEC, ChainState
 from wirehouse_codecs.cardinal.correlation.topics import Topics
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
+from wirehouse_codecs.core.horizon import HORIZON_NS
 
 
 class Chain:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from wirehouse_codecs.cardinal.correlation.chain import Chain
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     ChannelMessage,
@@ -28,6 +27,7 @@ from wirehouse_codecs.cardinal.session.assembly import BlockAssembly, State
 from wirehouse_codecs.cardinal.session.block import Block, Received
 from wirehouse_codecs.cardinal.session.judgement import judged_findings
 from wirehouse_codecs.cardinal.wire.messages import Batch, Decoded, Message, Reorg, ReorgComplete, decode
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Finding, Place
 
 

@@ -23,14 +23,13 @@ from wirehouse_codecs.cardinal.correlation import findings
 from wirehouse_codecs.cardinal.correlation.block_tree import Node
 from wirehouse_codecs.cardinal.correlation.canonical import CanonicalChain
 from wirehouse_codecs.cardinal.correlation.events import Closed, Outcome
-from wirehouse_codecs.cardinal.correlation.lives import Lives
+from wirehouse_codecs.cardinal.correlation.life_queues import Lives
 from wirehouse_codecs.cardinal.correlation.topics import Topics
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session.texts import location
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place
 
-#: A block lives for this span of arrival time at most.
-HORIZON_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 #: Blocks beside the canonical ones that are remembered. A feed that invents hashes ends the lives of its oldest blocks.
 MAX_BLOCKS: Final = 100_000
 

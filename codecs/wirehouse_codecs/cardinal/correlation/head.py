@@ -15,7 +15,7 @@ from wirehouse_codecs.cardinal.correlation.ancestors import Ancestors
 from wirehouse_codecs.cardinal.correlation.block_tree import Node
 from wirehouse_codecs.cardinal.correlation.canonical import CanonicalChain
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Outcome, Refused, ReorgRow, Update
-from wirehouse_codecs.cardinal.correlation.lives import Lives
+from wirehouse_codecs.cardinal.correlation.life_queues import Lives
 from wirehouse_codecs.cardinal.correlation.reorg_state import ReorgState, Stage
 from wirehouse_codecs.cardinal.correlation.reorgs import Reorgs
 from wirehouse_codecs.cardinal.options import CardinalOptions

@@ -1,4 +1,4 @@
 """Messages of the wire: bytes to messages and back, the reference path.
 
-It may import the options, profiles and rules of the protocol and the shared sub-packages.
+Of the protocol it may import its options and rules; besides, the shared sub-packages.
 """

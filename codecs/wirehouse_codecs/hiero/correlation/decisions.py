@@ -1,4 +1,4 @@
-"""Decisions of a node about the headers that publishers offer.
+"""Which answer a header of a publisher should get: duplicate, Behind, SkipBlock, ResendBlock.
 
 A header that is offered is a Decision until the node answers it or its call ends:
 

@@ -11,9 +11,9 @@ another, and the calls of a node to another one are recognised as its catching u
   bound: no finding depends on L not being higher.
 - Where messages were missed, nothing is judged that could depend on them, until `patience_ms` after the end of the call
   that lacks them.
-- A rule about what never came is judged when its call closes, or when an event is past its time. After a silence the
-  connections first deliver what missing bytes held back, so it waits that long once more (`Waits.held_ns`). A window's
-  end judges only what no connection can hold back any more: nothing was heard for `Waits.silent_ns`.
+- A rule about what never came is judged when its call closes, or when an event is past its time. After a silence it is
+  judged `Waits.held_ns` later, because connections first deliver bytes that waited behind a gap. A window's end judges
+  only what no connection can hold back any more: nothing was heard for `Waits.silent_ns`.
 - That a client doesn't come back, or that a node doesn't fetch what it lacks, is reported only if something was
   captured past that time. A capture that ended before doesn't show it.
 - What a fold keeps is bounded. Beyond a bound the oldest is dropped, and not judged any more.

@@ -1,6 +1,6 @@
 """Calls of publishers: their begin and end, what they send, and how a node ends them.
 
-`Publishers` completes Acknowledgements, which completes Decisions: here is what belongs to neither.
+`Publishers` extends `Acknowledgements` with the attempts, messages and errors of publishers:
 
 - Attempts: the gaps between failed calls of a publisher have to grow (`Publishers._open_publisher`, `_grows`).
 - Messages of a publisher: headers are offered to the node (`_offer`), an EndStream ends the call (`_end_stream`).

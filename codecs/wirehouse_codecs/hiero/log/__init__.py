@@ -1,4 +1,4 @@
 """The rows of the log of a decoding pass.
 
-It may import fast, session and what is below them.
+It may import session and what is below it.
 """

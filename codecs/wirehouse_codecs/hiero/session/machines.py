@@ -23,6 +23,7 @@ MACHINES: Final = (
                 if state is not State.UNKNOWN
             }
         ),
+        note="After missing messages, the next header makes the state certain again.",
     ),
     Machine(
         "subscriber's call",

@@ -3,7 +3,8 @@
 A `Call` takes the messages of both sides of one call in arrival order, and goes on from its `snapshot()`. Each method
 has a table: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
 
-- What answers a header comes at its own time: the table follows the last message that matters, whoever sent it.
+- An answer may come many messages after its header. So the state is that of the last message that mattered, from
+  either side.
 - A header is accepted by silence. What only other calls show (L over all connections, blocks that others delivered)
   is judged in correlation.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.

@@ -1,4 +1,4 @@
-"""What the tables of all methods are made of: what is reported to a call, what it remembers, and its steps."""
+"""Types that the tables of all methods share: a step, its effect, a call's memory, and what a sender may have known."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from wirehouse_codecs.core.intervals import Intervals, Run
 from wirehouse_codecs.ockam.correlation.connections import MOST_CONNECTIONS
 from wirehouse_codecs.ockam.correlation.events import Got, Moment, Saved, Where, request
 
-#: Maximum number that is kept of a client's connections, by which it is recognised, of its services, and of the rises
-#: of each service's answers.
+#: Maximum number of connections, of services, and of rises per service that are kept for a client.
 MOST_RECENT: Final = 16
 #: Maximum number of clients of a stream that are followed; beyond it, those that were silent longest are forgotten.
 MOST_CLIENTS: Final = 4_096

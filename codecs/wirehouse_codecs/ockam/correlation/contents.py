@@ -21,7 +21,7 @@ from wirehouse_codecs.ockam.correlation.events import Delivered, Moment, Stored,
 MOST_RUNS: Final = 65_536
 #: A push is compared with the highest index at its time if that rose at most this number of times until its confirm.
 MOST_RISES: Final = 65_536
-#: Number of the last rises whose times are kept; of earlier ones, half as many for each doubling of their distance.
+#: Number of the newest rises whose times are all kept. Of older ones, every second, fourth, eighth … is kept.
 MOST_AGED: Final = 2_048
 
 

@@ -18,8 +18,9 @@ class Skipped:
     """The messages that a SaveIndex passed over."""
 
     saved: Saved
-    #: Messages that no response to the client went through, and messages that one left out.
+    #: Messages outside of every response to the client.
     never: Intervals
+    #: Messages inside the range of a response that lacked them.
     passed: Intervals
 
     def remains(self, delivered: Delivered, client_id: str | None) -> bool:

@@ -8,9 +8,8 @@ A session may only find what no missing message could disprove. This module keep
 - A side knew at most what its host had received: `peer_received` is how much that was. Where it had received bytes
   that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
   request which was sent before its client received it, and comes later.
-
-- When late bytes were sent isn't known: they were sent again, or waited behind such (`late`). Nor is it of a frame that
-  has such bytes: the rest of it may have been sent again with them.
+- When late bytes were first sent is unknown: they are retransmissions, or waited behind one (`late`). The same holds
+  for a frame with such bytes, because the rest of it may have been sent again with them.
 
 Each frame goes through `take` first, which returns what its sender knew, and then through `find_frame` or
 `take_undecodable`.

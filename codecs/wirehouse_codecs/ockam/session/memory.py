@@ -1,8 +1,8 @@
 """What a session remembers: open requests, who asks, streams and their addresses, pushes, saved indexes.
 
 All that is held is bounded. Of each table the oldest entry is forgotten when there are more than `MOST_KNOWN`; texts
-longer than `MOST_CHARACTERS` are known by their hash (`short`). A rule that rests on something having been absent asks
-first whether the table could have forgotten it.
+longer than `MOST_CHARACTERS` are known by their hash (`short`). A rule that says that
+something never happened first asks whether the table may have dropped it.
 
 `Memory` is a set of plain tables, without rules: the modules beside it (creates, push_pull, indexes, errors,
 undecoded) judge messages by them, and the fast path reads and writes them as arrays.

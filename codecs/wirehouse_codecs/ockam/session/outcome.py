@@ -13,13 +13,16 @@ from wirehouse_codecs.ockam.session.requests import Request, RequestKind, Reques
 from wirehouse_codecs.ockam.wire.messages import Message
 from wirehouse_codecs.ockam.wire.reader import Received
 
-#: Why a message is no account of what the service has: its request was answered before, or never sent; it is an Init
-#: with another name, or an index for another key than was asked for; it is a request that its address can't take, or
-#: whose address no Init of its connection gave.
+# Reasons why a message doesn't show what the service has:
+#: Its request was already answered, or never sent.
 ANSWERS_NOTHING: Final = "answers_nothing"
+#: It is an Init with another name than was asked for.
 OTHER_NAME: Final = "other_name"
+#: It is an index for another key than was asked for.
 OTHER_KEY: Final = "other_key"
+#: It is a request that its address can't take.
 WRONG_SERVICE: Final = "wrong_service"
+#: It is a request to an address that no Init of its connection gave.
 NOT_GIVEN: Final = "address_not_given"
 
 

@@ -112,9 +112,9 @@ class Session:
     # Input
 
     def hole(self, place: Place) -> None:
-        """Bytes never came, which is known at `place`, and with it comes what waited for them, also of the other side.
+        """Bytes are missing. `place` is the record that showed it; it also releases what waited behind them.
 
-        What was begun before them comes to `receive`, as all else does, afterwards.
+        Both sides may have waited. The released bytes, and the rest of the frames that were begun, come to `receive`.
         """
         self.coverage.gap = place
         self.memory.requests.miss()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS
+from wirehouse_codecs.core.horizon import HORIZON_NS
 
 
 @dataclass(frozen=True, slots=True)

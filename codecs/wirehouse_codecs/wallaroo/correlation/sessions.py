@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Rule
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 from wirehouse_codecs.wallaroo.rules import RULE
@@ -22,8 +23,6 @@ from wirehouse_codecs.wallaroo.session.summary import SessionSummary
 SNAPSHOT_VERSION: Final = 5
 #: Number of reconnects in a row whose gaps have to grow.
 RECONNECTS: Final = 4
-#: Time after its last session at which a worker or an instance is dropped.
-HORIZON_NS: Final = 7 * 86_400 * 10**9
 #: Maximum number of remembered versions and cookies of a worker, and streams of an instance; more are not judged.
 MOST_REMEMBERED: Final = 16_384
 #: Maximum number of an instance's streams whose flagged ids are remembered; more are not judged.

@@ -57,7 +57,7 @@ def find(
 ) -> bool:
     """Note that the frame breaks a rule. True if that ends the session. Only the first rule of frames counts.
 
-    Not `ends`: the next state is in the table.
+    With `ends=False` the rule doesn't end the session: the table has the next state.
     """
     if name is None:
         return False

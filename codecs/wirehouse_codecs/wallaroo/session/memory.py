@@ -42,7 +42,7 @@ class Memory:
     unseen: set[Direction] = field(default_factory=set)
     #: Whether the frames of the two sides may have come in another order.
     unordered: bool = False
-    #: Time from which on this holds, if it doesn't hold for all frames to come.
+    #: The same from this time on; None if `unordered` already holds, or nothing is doubtful.
     doubt_ns: int | None = None
     # The state of the connection
     state: State = State.CONNECTED

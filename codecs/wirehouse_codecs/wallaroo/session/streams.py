@@ -402,7 +402,7 @@ class Stream:
     def was_acked(self, message_id: int, received: int = ALL) -> bool:
         """Whether the id was acked, by itself or by a later one, and the stream was not reset since.
 
-        It counts what a connector knew that had `received` that many bytes.
+        Judged by what the connector knew after `received` bytes of the worker.
         """
         if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
             return True

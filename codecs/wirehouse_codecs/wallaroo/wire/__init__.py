@@ -1,4 +1,4 @@
 """Bytes to messages and back.
 
-It may import the options, profiles and rules of the protocol, and the shared sub-packages.
+Of the protocol it may import its options, `dialects.py`, `frames.py` and rules; besides, the shared sub-packages.
 """

@@ -12,13 +12,13 @@ from typing import Any
 import nacl.signing
 import pytest
 
+from tests.support.inspecting import inspected
 from tests.support.landed import landed_packets
 from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.logs.inspection import QUARANTINE, VIOLATION
 from wirehouse_codecs.simulate.script import Close, Conversation, Send, packets
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
-from wirehouse_orchestration.evidence.inspection import inspected
 
 PORT, SECOND = 9_000, 10**9
 CLIENT, SERVER = Direction.CLIENT, Direction.SERVER

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.codecs.bamboo.simulator.simulated import judge
+from tests.support.inspecting import inspected
 from tests.support.searches import fast_first
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.rules import ENTRY_RULES, RULES
@@ -20,7 +21,6 @@ from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE
 from wirehouse_codecs.logs.inspection import VIOLATION as FINDING
 from wirehouse_codecs.logs.rows import CONNECTION, VIOLATION
 from wirehouse_expectations.suites import findings_of
-from wirehouse_orchestration.evidence.inspection import inspected
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property

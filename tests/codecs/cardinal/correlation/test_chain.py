@@ -19,7 +19,7 @@ from wirehouse_codecs.cardinal.correlation import canonical as canonical_module
 from wirehouse_codecs.cardinal.correlation import endings as endings_module
 from wirehouse_codecs.cardinal.correlation.canonical import HISTORY, HISTORY_LEAST
 from wirehouse_codecs.cardinal.correlation.chain import Chain
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS, MAX_BLOCKS
+from wirehouse_codecs.cardinal.correlation.endings import MAX_BLOCKS
 from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     Canonical,
@@ -37,6 +37,7 @@ from wirehouse_codecs.cardinal.correlation.events import (
 from wirehouse_codecs.cardinal.correlation.snapshot import CODEC
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place
 
 if TYPE_CHECKING:

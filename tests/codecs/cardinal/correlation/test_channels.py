@@ -11,9 +11,9 @@ import pytest
 from tests.codecs.cardinal.correlation.test_edges import THRESHOLD, beside, h, main, on
 from tests.support.cardinal_by_hand import TOPIC, Sent, batch, channel, reorg, reorg_complete
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place, Severity
 
 CHANNEL = channel(h(1))

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.searches import fast_first
 from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, Row, consume
-from wirehouse_codecs.cardinal.correlation.endings import HORIZON_NS
 from wirehouse_codecs.cardinal.correlation.events import Canonical, Closed, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.rules import RULES
@@ -26,6 +25,7 @@ from wirehouse_codecs.cardinal.wire.messages import (
     encode,
 )
 from wirehouse_codecs.cardinal.wire.messages import Update as Entry
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place, Severity
 
 STREAM = SimulatorConfig(blocks=48, messages_per_block=16)

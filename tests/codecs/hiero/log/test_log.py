@@ -29,7 +29,7 @@ from wirehouse_codecs.hiero.wire.items.kinds import encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockEnd, BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.wire.protobuf import delimited
 from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Key, Part, PartialMessage
-from wirehouse_codecs.logs import rows as stream_log
+from wirehouse_codecs.logs import rows as log_rows
 from wirehouse_codecs.logs.rows import Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Data
@@ -436,7 +436,7 @@ def test_state_of_another_version_is_refused() -> None:
 
 
 def test_batches_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_log, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(log_rows, "BATCH_BYTES", 1000)
     rows = Log(SCHEMA)
     place = World().place()
     fullness = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
-from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS
 
 
 def session(number: int, sent: int | None = None, told: int = 0) -> StreamSession:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from wirehouse_codecs.core.horizon import HORIZON_NS
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.events import End
-from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold, Folds, SetFound, keys
+from wirehouse_codecs.wallaroo.correlation.sessions import Fold, Folds, SetFound, keys
 from wirehouse_codecs.wallaroo.frames import Error, Ok
 from wirehouse_codecs.wallaroo.session.outcome import Reference, Where
 from wirehouse_codecs.wallaroo.session.summary import SessionSummary, summarise

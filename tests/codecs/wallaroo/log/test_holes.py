@@ -15,7 +15,7 @@ from tests.support.searches import fast_first
 from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.core.rules import Place, Severity
 from wirehouse_codecs.logs import flow_log
-from wirehouse_codecs.logs import rows as stream_log
+from wirehouse_codecs.logs import rows as log_rows
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import SYN, parse
@@ -315,7 +315,7 @@ def simulated(config: SimulatorConfig) -> list[TcpSegment]:
 
 def found(segments: list[TcpSegment]) -> list[tuple[str, str]]:
     """Rules and severities of the log's findings."""
-    rows = stream_log.Log(schema.SCHEMA)
+    rows = log_rows.Log(schema.SCHEMA)
     flow = flow_log.FlowLog(rows, log.starter(WallarooOptions(), b"key"), "test", FLOW, TcpOptions())
     for segment in segments:
         flow.receive(segment)

@@ -10,7 +10,7 @@ import pytest
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import flow_log
-from wirehouse_codecs.logs import rows as stream_log
+from wirehouse_codecs.logs import rows as log_rows
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, SYN
@@ -174,7 +174,7 @@ def rules(name: str, made: list[TcpSegment]) -> list[str]:
     """The rules that the log says are broken, but for notes; and the same in windows of one packet each."""
     told: list[list[str]] = []
     for cut in (False, True):
-        rows = stream_log.Log(schema.SCHEMA)
+        rows = log_rows.Log(schema.SCHEMA)
         start = log.starter(WallarooOptions(dialect=name), b"key")
         flow = flow_log.FlowLog(rows, start, "test", FLOW, TcpOptions())
         for segment in made:

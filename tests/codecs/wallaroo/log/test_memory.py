@@ -12,10 +12,10 @@ from tests.support.landed import SEGMENTS
 from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs import flow_log
-from wirehouse_codecs.logs import rows as stream_log
-from wirehouse_codecs.logs import windows as source_log
+from wirehouse_codecs.logs import rows as log_rows
 from wirehouse_codecs.logs.rows import Log, Window
 from wirehouse_codecs.logs.windows import SourceLog
+from wirehouse_codecs.logs.windows import read as read_segments
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, SYN
@@ -98,11 +98,11 @@ def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
 
 
 def test_rows_of_one_run_become_batches_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_log, "BATCH_ROWS", 1000)
+    monkeypatch.setattr(log_rows, "BATCH_ROWS", 1000)
     taken = Taken().say(C, HELLO).say(S, Ok(1))
-    taken.say(C, *(b"\0\0\0\1\xff" for _ in range(2 * stream_log.BATCH_ROWS)))
-    assert len(taken.log._rows) < stream_log.BATCH_ROWS
-    assert [batch.num_rows for batch in taken.log.take()][:2] == [stream_log.BATCH_ROWS] * 2
+    taken.say(C, *(b"\0\0\0\1\xff" for _ in range(2 * log_rows.BATCH_ROWS)))
+    assert len(taken.log._rows) < log_rows.BATCH_ROWS
+    assert [batch.num_rows for batch in taken.log.take()][:2] == [log_rows.BATCH_ROWS] * 2
 
 
 # Many connections, and a long one
@@ -135,7 +135,7 @@ def batches(segments: Iterable[list[Any]], rows: int = 20_000) -> Iterator[pa.Re
 
 def read(segments: Iterable[list[Any]], end_ns: int) -> Iterator[pa.RecordBatch]:
     source = SourceLog(log.starter(WallarooOptions(), b"key"), TcpOptions(), (Window("0", end_ns),))
-    return source_log.read(batches(segments), {"test": source}, schema.SCHEMA)
+    return read_segments(batches(segments), {"test": source}, schema.SCHEMA)
 
 
 def tiny(count: int) -> Iterator[list[Any]]:
@@ -156,7 +156,7 @@ def test_of_many_tiny_connections_only_live_ones_are_carried() -> None:
     count = 600
     states: list[str | None] = []
     for batch in read(tiny(count), 10):
-        assert batch.num_rows <= stream_log.BATCH_ROWS
+        assert batch.num_rows <= log_rows.BATCH_ROWS
         rows = [row for row in batch.to_pylist() if row["row_kind"] == "state"]
         states += [row["state"] for row in rows]
     # Closed ones are held until they were silent for long; what is carried of each is small.
@@ -207,7 +207,7 @@ def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(flow_log.FlowLog, "flush", flush)
     state = None
     for batch in read(long(frames), 10**9):
-        assert batch.num_rows < 2 * stream_log.BATCH_ROWS
+        assert batch.num_rows < 2 * log_rows.BATCH_ROWS
         for row in batch.select(["row_kind", "state"]).to_pylist():
             messages += row["row_kind"] == "message"
             seen += row["row_kind"] == "violation"
@@ -236,7 +236,7 @@ def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch)
     early[2], late[2] = windows[1000].name, windows[5000].name
     rows = [
         row
-        for batch in source_log.read(batches([early, late]), {"test": source}, schema.SCHEMA)
+        for batch in read_segments(batches([early, late]), {"test": source}, schema.SCHEMA)
         for row in batch.to_pylist()
     ]
     assert ended == [windows[number].name for number in (1000, 1001, 5000, 5001)]

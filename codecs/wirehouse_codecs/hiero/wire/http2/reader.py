@@ -519,7 +519,7 @@ class Reader:
             while side.scanned >= UNDECODABLE_BYTES:
                 # All before it was decided once the last of it could begin no frame.
                 seen = max(side.decided, side.start + UNDECODABLE_BYTES + HEADER_BYTES - 1)
-                self._let_go(side, UNDECODABLE_BYTES, run.place_of(seen), events)
+                self._quarantine(side, UNDECODABLE_BYTES, run.place_of(seen), events)
             if found is None:
                 return None, 0
             is_frame, needed = chain(held, side.scanned, min(side.frame_limit, CHAIN_FRAME_BYTES))
@@ -532,7 +532,7 @@ class Reader:
 
     def _found(self, side: Side, offset: int, data: bytes, place: Place, events: list[Event]) -> None:
         """Frames begin at `offset` of what is held; the first of them are `data`."""
-        self._let_go(side, offset, place, events)
+        self._quarantine(side, offset, place, events)
         start = side.start
         side.pending.clear()
         side.mode = Mode.FRAMES
@@ -545,7 +545,7 @@ class Reader:
         if side.mode is Mode.FRAMES:
             events.append(Placed(side.direction, place))
 
-    def _let_go(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
+    def _quarantine(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
         if size:
             data = bytes(side.pending[:size])
             del side.pending[:size]
@@ -566,7 +566,7 @@ class Reader:
         if side.mode is not Mode.SEARCH and side.pending:
             side.reason = reason
         while side.pending:
-            self._let_go(side, min(len(side.pending), UNDECODABLE_BYTES), place, events)
+            self._quarantine(side, min(len(side.pending), UNDECODABLE_BYTES), place, events)
         events += side.passed.flush(place)
 
     @property

@@ -17,7 +17,7 @@ from wirehouse_codecs.tcp.endpoints import Direction
 
 #: A header block, and the fields that it inflates to.
 MAX_BLOCK_BYTES: Final = 64 << 10
-#: The dynamic table of one side.
+#: Maximum size of the dynamic table of HPACK that a side may use, whatever SETTINGS allow.
 MAX_TABLE_BYTES: Final = 64 << 10
 #: In place of a name that isn't known.
 UNKNOWN_NAME: Final = b"?"
