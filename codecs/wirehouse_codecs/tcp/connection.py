@@ -375,7 +375,7 @@ class Connection:
         ours, theirs = self.sides(self.reset.direction)
         if not ours.packets:
             return self.last
-        # A side to which nothing was said may be silent for hours.
+        # A side that nobody speaks to may be silent for hours.
         is_due = self.reset.asked_ns or not theirs.packets or ours.may_end_at(self.reset.sequence)
         return self.reset.silent_since if self.reset.is_in_place or is_due else None
 

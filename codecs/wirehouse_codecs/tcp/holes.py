@@ -54,7 +54,7 @@ class Holes(Waiting):
         return events
 
     def _time_acknowledged(self, place: Place) -> None:
-        """Begin the time of the gap anew when the receiver, which lacked it, acknowledges some: that may come first."""
+        """Begin the time of the gap again when its receiver, which lacked it, acknowledges some of it."""
         if not self._acknowledged_since_gap or self._gap_acknowledged > 0:
             return
         if self._acknowledged <= self.next_byte:

@@ -119,7 +119,7 @@ def review_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> l
     """Check a waiting RST against `segment`: does it show that the alleged sender didn't send the RST?
 
     A host that acknowledges new data didn't send it, nor did a host whose new data is acknowledged. Other segments of
-    its alleged sender may have been captured late, but for no longer than a gap is waited for. If that sender was not
+    its alleged sender may have been captured late, though no later than a gap is waited for. If that sender was not
     captured, a connection that still goes on after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags

@@ -96,8 +96,8 @@ class CarriedSide:
     #: Since when there is a gap at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0
-    #: Whether the receiver said that it lacked the gap, too (-1); or how far it acknowledged the gap at last, when its
-    #: time began anew. 0: neither.
+    #: Whether the receiver showed that it lacks the gap, too (-1); or how far it acknowledged the gap at last, when its
+    #: time began again. 0: neither.
     _gap_acknowledged: int = 0
     #: Pieces that wait behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[Piece] = field(default_factory=list, repr=False)
