@@ -41,7 +41,7 @@ from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.lake.spark_options import SparkOptions
 from wirehouse_pipelines.lake.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.lake.windows import Size, WindowNameError, Windows
-from wirehouse_pipelines.storage.storage import is_local
+from wirehouse_pipelines.storage.storage import is_local, masked
 
 VARIABLE = "WIREHOUSE_CONFIG"
 #: The lake's root; it overrides the file.
@@ -81,7 +81,8 @@ class ConfigError(UsageError):
 
     def __init__(self, *, file: str, mistakes: tuple[Mistake, ...]) -> None:
         super().__init__(file=file, mistakes=mistakes)
-        self.args = ("\n".join(": ".join(filter(None, (file, *mistake))) for mistake in mistakes),)
+        # An address may have a password in it.
+        self.args = (masked("\n".join(": ".join(filter(None, (file, *mistake))) for mistake in mistakes)),)
 
 
 def place(path: str | Path | None) -> Path:

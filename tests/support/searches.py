@@ -13,12 +13,12 @@ def fast_first(
     cases: Iterable[Any],
     count: int = 1,
     by: Callable[[Any], Hashable] = lambda case: None,
-    most: int | None = None,
+    most: int | None = 3,
 ) -> list[Any]:
     """Cases for `parametrize`, of which the first `count` that are the same `by` something are fast.
 
-    The others are marked `property`, and those after the first `most` also `long`. A case that is a tuple has several
-    parameters.
+    The others are marked `property`, and those after the first `most` also `long` (None: none). A case that is a tuple
+    has several parameters.
     """
     seen: Counter[Hashable] = Counter()
     listed = []

@@ -139,12 +139,12 @@ The end
   is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
   that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
 - Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. It is ignored at once if it stands
-  before bytes that its receiver had acknowledged, as no host accepts that. Else it waits. It is believed if its side is silent
-  for `hole_wait_ns` although the other side speaks, if the stream comes to stand where it stands, at a SYN, or when the
-  connection is idle. It is ignored if its alleged sender acknowledges new data or speaks after `hole_wait_ns`, if the
-  other side acknowledges new data of that sender, or if the connection ends by FINs. If nothing else of its alleged
-  sender was captured, the silence of both confirms it, and a connection that goes on after `hole_wait_ns` refutes it.
-  Until it is believed it is no packet of that side, and it numbers no bytes.
+  before bytes that its receiver had acknowledged, as no host accepts that. Else it waits. It is believed if its side
+  is silent for `hole_wait_ns` although the other side speaks, if the stream comes to stand where it stands, at a SYN,
+  or when the connection is idle. It is ignored if its alleged sender acknowledges new data or speaks after
+  `hole_wait_ns`, if the other side acknowledges new data of that sender, or if the connection ends by FINs. If
+  nothing else of its alleged sender was captured, the silence of both confirms it, and a connection that goes on
+  after `hole_wait_ns` refutes it. Until it is believed it is no packet of that side, and it numbers no bytes.
 - Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
   may have been a FIN.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset

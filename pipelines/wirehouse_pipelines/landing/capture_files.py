@@ -195,6 +195,8 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _refusal(real: str, home: str) -> str | None:
+    if not os.path.exists(real):
+        return "it is a link to a file that isn't there"
     if not _within(real, home):
         return f"it is a link that leaves {home}"
     try:

@@ -850,6 +850,7 @@ def test_a_link_that_leaves_the_folder_is_refused(place: Place, tmp_path: Path) 
     said: list[str] = []
     assert [manifest.path for manifest in place.land(progress=said.append)] == ["in.jsonl"]
     assert any("out.jsonl is left out: it is a link that leaves" in line for line in said)
+    assert any("gone.jsonl is left out: it is a link to a file that isn't there" in line for line in said)
     with pytest.raises(RefusedPathError, match=r"out\.jsonl is refused: it is a link that leaves"):
         place.land(paths=[str(place.inbox / "out.jsonl")])
     alone = Source("net", "cardinal", "messages", str(place.inbox / "out.jsonl"))
