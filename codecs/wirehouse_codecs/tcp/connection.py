@@ -314,7 +314,6 @@ class Connection:
         """Take back the segments of a side that were ignored, and are credible now."""
         back = [one for one in self._apart if self._is_open(one, side) and side.is_near(one.segment.sequence)]
         self._apart = [one for one in self._apart if one not in back]
-        side.judged = None
         side.strays -= sum([one.fate is Fate.STRAY for one in back])
         side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
         return [one.segment for one in back]
@@ -324,7 +323,6 @@ class Connection:
         fates = (Fate.LATE, Fate.BEYOND)
         behind = [one for one in self._apart if one.segment.direction is side.direction and one.fate in fates]
         self._apart = [one for one in self._apart if one not in behind]
-        side.judged = None if behind else side.judged
         side.ignored_bytes -= sum(one.ignored for one in behind)
         return [_last_bytes(one.segment, one.ignored) for one in behind]
 

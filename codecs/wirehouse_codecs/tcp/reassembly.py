@@ -177,7 +177,7 @@ from typing import Final
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import SnapshotCodec
-from wirehouse_codecs.tcp.apart import Apart, Fate
+from wirehouse_codecs.tcp.apart import Apart, Fate, Taken
 from wirehouse_codecs.tcp.connection import CarriedConnection, Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
@@ -390,19 +390,19 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    fate, ignored = Fate.WAITS, 0
+    taken = Taken([])
     events: list[Event] = []
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
-        ignored = len(segment.payload)
+        taken = Taken([], fate, len(segment.payload))
     elif flags & RST:
         events += take_reset(connection, segment, was_captured=was_captured)
         if _is_reset(connection):
             events += _close(connection, "reset", place)
     elif not _hold_back(connection, segment):
-        events += _take_turn(connection, segment)
-        events += _advance(connection, place)
+        taken = _take_turn(connection, segment)
+        events += [*taken.events, *_advance(connection, place)]
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
@@ -411,10 +411,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
-    if ours.judged is not None and ours.judged.place is place:
-        _, fate, ignored = ours.judged
-    if segment.payload and (segment.sequence != before or fate is not Fate.WAITS):
-        connection.keep_apart(Apart(segment, fate, ignored))
+    if segment.payload and (segment.sequence != before or taken.fate is not Fate.WAITS):
+        connection.keep_apart(Apart(segment, taken.fate, taken.ignored))
         events += _drop_refuted_fins(connection, place)
     return events
 
@@ -454,7 +452,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     return True
 
 
-def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _take_turn(connection: Connection, segment: TcpSegment) -> Taken:
     """Take a segment, and before it those that were held for it, or for as long as may be."""
     held = connection.held
     if not held:
@@ -480,7 +478,13 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             return _take(connection, segment)
     elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
-    return [*_release_held(connection), *_take(connection, segment)]
+    events = _release_held(connection)
+    return _behind(events, _take(connection, segment))
+
+
+def _behind(events: list[Event], taken: Taken) -> Taken:
+    """The same with `events` before its own."""
+    return taken._replace(events=events + taken.events) if events else taken
 
 
 def _release_held(connection: Connection) -> list[Event]:
@@ -498,15 +502,15 @@ def _release_held(connection: Connection) -> list[Event]:
 
 def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> list[Event]:
     """Take a segment that came before, when nobody knew where it belongs."""
-    events = [*_take(connection, segment), *_advance(connection, place)]
-    ours, _ = connection.sides(segment.direction)
-    judged = ours.judged
-    if judged is not None and judged.place is segment.place and judged.fate.why is not None:
-        ours.ignore(judged.fate.why, judged.ignored, segment.place)
+    taken = _take(connection, segment)
+    events = [*taken.events, *_advance(connection, place)]
+    if taken.fate.why is not None:
+        ours, _ = connection.sides(segment.direction)
+        ours.ignore(taken.fate.why, taken.ignored, segment.place)
     return events
 
 
-def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _take(connection: Connection, segment: TcpSegment) -> Taken:
     """Take a segment of an open connection that isn't reset by it."""
     place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
     ours, theirs = connection.sides(segment.direction)
@@ -530,7 +534,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if not size and not flags & FIN:
         if not flags & SYN:
             ours.note_sent(sequence)
-        return events
+        return Taken(events)
     ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
     needs, received = None, UNKNOWN
     if flags & ACK:
@@ -542,10 +546,10 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     was_sent = connection.reset is not None and connection.reset.is_after(ours.direction, sequence)
     received = UNKNOWN if was_sent else received
     had_end = ours.fin is not None
-    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
+    taken = ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
     if ours.fin is not None and not had_end and flags & ACK:
         ours.fin_acknowledges = segment.acknowledgment
-    return events
+    return _behind(events, taken)
 
 
 def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wirehouse_codecs.tcp.apart import Judged
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -113,8 +112,6 @@ class SideState(CarriedSide):
     """The state of a side: what is carried, and what follows from that."""
 
     options: TcpOptions = field(kw_only=True, repr=False)
-    #: The last segment that is ignored or repeats bytes.
-    judged: Judged | None = field(default=None, repr=False)
     _waiting_bytes: int = 0
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
