@@ -283,61 +283,40 @@ class Flow:
     @property
     def ends_ns(self) -> int | None:
         """The time at which silence alone changes the connection; None = there is no connection."""
-        connection = self.connection
-        if connection is None:
-            return None
-        options, last_ns = self._options, connection.last.arrived_at_ns
-        if connection.closed is not None:
-            return last_ns + options.idle_ns
-        finished = connection.client.is_finished and connection.server.is_finished
-        wait_ns = options.hole_wait_ns
-        ends_ns = last_ns + (wait_ns if finished else options.idle_ns)
-        if connection.held:
-            ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
-        if connection.reset is not None:
-            ends_ns = min(ends_ns, connection.reset_waits_since.arrived_at_ns + wait_ns)
-        if connection.awaited is not None:
-            ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
-        return ends_ns
+        return None if self.connection is None else self.connection.ends_ns
 
     def expire(self, ns: int) -> list[Event]:
         """Drop a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
-        ends_ns = self.ends_ns
         connection.keep_early(ns - self._options.hole_wait_ns)
-        if ends_ns is None or ns < ends_ns:
+        if ns < connection.ends_ns:
             return []
         events: list[Event] = []
-        last, options = connection.last, self._options
-        if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+        if connection.due(ns, "held"):
             events += _release_held(connection)
             connection.judge_regular()
-        awaited, waited_ns = connection.awaited, connection.first.arrived_at_ns + options.hole_wait_ns
-        if awaited is not None and waited_ns <= ns:
-            place = replace(last, arrived_at_ns=max(waited_ns, last.arrived_at_ns))
+        awaited, timeout = connection.awaited, connection.due(ns, "awaited")
+        if awaited is not None and timeout is not None:
+            place = replace(connection.last, arrived_at_ns=max(timeout.due_ns, connection.last.arrived_at_ns))
             events += [*awaited.pass_acknowledged(place), *_advance(connection, place)]
             connection.judge_regular()
-        finished = connection.client.is_finished and connection.server.is_finished
-        ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
-        if finished:
-            ways.append(("fin", last, options.hole_wait_ns))
-        if connection.reset is not None:
-            ways.append(("reset", connection.reset_waits_since, options.hole_wait_ns))
-        if connection.closed is None:
-            how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
-            ends_ns = evidence.arrived_at_ns + waits_ns
-            if ends_ns <= ns:
-                events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
-        if last.arrived_at_ns + options.idle_ns <= ns:
+        timeout = connection.due(ns, "connection")
+        if connection.closed is None and timeout is not None:
+            events += _close(connection, timeout.how, replace(timeout.since, arrived_at_ns=timeout.due_ns))
+            timeout = connection.due(ns, "connection")
+        if timeout is not None:
+            # It was silent for `idle_ns`: an ended connection has no other timeout.
             self.connection = None
         return events
 
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
-        ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
+        ordinal = 0
+        early: list[TcpSegment] = []
+        before: list[TcpSegment] = []
         connection = self.connection
         if connection is not None and connection.reset is not None:
             events += review_reset(connection, connection.reset, segment)
@@ -390,19 +369,19 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    taken = Taken([])
     events: list[Event] = []
+    fate, ignored = Fate.WAITS, 0
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
-        taken = Taken([], fate, len(segment.payload))
+        ignored = len(segment.payload)
     elif flags & RST:
         events += take_reset(connection, segment, was_captured=was_captured)
         if _is_reset(connection):
             events += _close(connection, "reset", place)
     elif not _hold_back(connection, segment):
-        taken = _take_turn(connection, segment)
-        events += [*taken.events, *_advance(connection, place)]
+        events, fate, ignored = _take_turn(connection, segment)
+        events += _advance(connection, place)
         for one in early:
             connection.sides(one.direction)[0].packets += 1
             events += _take_again(connection, one, place)
@@ -411,8 +390,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
-    if segment.payload and (segment.sequence != before or taken.fate is not Fate.WAITS):
-        connection.keep_apart(Apart(segment, taken.fate, taken.ignored))
+    if segment.payload and (segment.sequence != before or fate is not Fate.WAITS):
+        connection.keep_apart(Apart(segment, fate, ignored))
         events += _drop_refuted_fins(connection, place)
     return events
 
@@ -479,12 +458,8 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> Taken:
     elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
     events = _release_held(connection)
-    return _behind(events, _take(connection, segment))
-
-
-def _behind(events: list[Event], taken: Taken) -> Taken:
-    """The same with `events` before its own."""
-    return taken._replace(events=events + taken.events) if events else taken
+    taken = _take(connection, segment)
+    return taken._replace(events=events + taken.events)
 
 
 def _release_held(connection: Connection) -> list[Event]:
@@ -502,11 +477,11 @@ def _release_held(connection: Connection) -> list[Event]:
 
 def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> list[Event]:
     """Take a segment that came before, when nobody knew where it belongs."""
-    taken = _take(connection, segment)
-    events = [*taken.events, *_advance(connection, place)]
-    if taken.fate.why is not None:
+    events, fate, ignored = _take(connection, segment)
+    events += _advance(connection, place)
+    if fate.why is not None:
         ours, _ = connection.sides(segment.direction)
-        ours.ignore(taken.fate.why, taken.ignored, segment.place)
+        ours.ignore(fate.why, ignored, segment.place)
     return events
 
 
@@ -549,7 +524,7 @@ def _take(connection: Connection, segment: TcpSegment) -> Taken:
     taken = ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
     if ours.fin is not None and not had_end and flags & ACK:
         ours.fin_acknowledges = segment.acknowledgment
-    return _behind(events, taken)
+    return taken._replace(events=events + taken.events) if events else taken
 
 
 def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:

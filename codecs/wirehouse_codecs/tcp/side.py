@@ -195,15 +195,14 @@ class Side(Holes):
 
     # Carried state
 
-    def settled(self) -> CarriedSide:
-        """The side as it is carried. Equal sides give equal texts."""
+    def settle(self) -> None:
+        """Prepare what is carried: equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
         self._confirmed, self._sent = max(self._confirmed, self.next_byte), max(self._sent, self.next_byte)
         if self._gap_since_ns is None:
             self._gap_end = 0
         self._kept()
         self.unreported = dict(sorted(self.unreported.items()))
-        return self
 
     @classmethod
     def restored(cls, state: CarriedSide, options: TcpOptions) -> Side:

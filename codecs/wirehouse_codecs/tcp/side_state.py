@@ -147,10 +147,11 @@ class SideState(CarriedSide):
     @property
     def regular(self) -> bool:
         """Whether it has one numbering, no gap and no end, and nothing more was acknowledged or sent."""
+        if self._gap_since_ns is not None or self.fin is not None:
+            return False
         is_agreed = self.assumed or self._is_acknowledged or self.next_byte > 0
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN and is_agreed
-        is_whole = self._gap_since_ns is None and max(self._acknowledged, self._sent) <= self.next_byte
-        return is_numbered and is_whole and self.fin is None
+        return is_numbered and max(self._acknowledged, self._sent) <= self.next_byte
 
     @property
     def is_in_order(self) -> bool:
