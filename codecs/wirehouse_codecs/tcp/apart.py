@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.tcp.events import TcpSegment
+from wirehouse_codecs.tcp.events import Event, TcpSegment
 from wirehouse_codecs.tcp.ignored import Why
 
 
@@ -47,13 +46,13 @@ _REASONS = {
 }
 
 
-class Judged(NamedTuple):
-    """A side's decision about a segment that did not go on where the side ended."""
+class Taken(NamedTuple):
+    """What a segment led to when it was taken: events, and its fate if it did not go on where its side ended."""
 
-    place: Place
-    fate: Fate
+    events: list[Event]
+    fate: Fate = Fate.WAITS
     #: Number of its bytes that are no part of the stream. The others wait, count as repeated, or were delivered.
-    ignored: int
+    ignored: int = 0
 
 
 class Apart(NamedTuple):
@@ -61,5 +60,5 @@ class Apart(NamedTuple):
 
     segment: TcpSegment
     fate: Fate
-    #: `Judged.ignored` of the segment.
+    #: `Taken.ignored` of the segment.
     ignored: int = 0

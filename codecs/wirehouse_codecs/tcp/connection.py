@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import carried_fields
@@ -46,9 +46,21 @@ class Known(NamedTuple):
     may_lack_beginning: bool
 
 
+class Timeout(NamedTuple):
+    """A time at which silence alone changes a connection."""
+
+    due_ns: int
+    #: The place since which it is silent.
+    since: Place
+    #: What ends then: that segments are held, that a side is awaited, or the connection.
+    ends: Literal["held", "awaited", "connection"]
+    #: How the connection ends.
+    how: Ending = "idle"
+
+
 @dataclass(slots=True)
 class CarriedConnection:
-    """The state of a connection for the next window; the fields are those of `Connection`."""
+    """The state of a connection for the next window."""
 
     connection_id: bytes
     opened: Opening
@@ -56,25 +68,6 @@ class CarriedConnection:
     last: Place
     client: CarriedSide
     server: CarriedSide
-    closed: Ending | None
-    ordinal: int
-    reset: Reset | None
-    held: list[TcpSegment]
-    _apart: list[Apart]
-    has_syn: bool
-    began_before_capture: bool
-
-
-@dataclass(slots=True)
-class Connection:
-    """A connection as a table row has it. It changes with every segment, also after the end."""
-
-    connection_id: bytes
-    opened: Opening
-    first: Place
-    last: Place
-    client: Side
-    server: Side
     closed: Ending | None = None
     #: Number of connections of its ports before it that began at the same moment.
     ordinal: int = 0
@@ -85,12 +78,24 @@ class Connection:
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
     #: may still show that they are of the next connection.
     _apart: list[Apart] = field(default_factory=list, repr=False)
-    #: Whether it is open, without gaps and FINs: the next segment can be a plain one.
-    is_regular: bool = False
     #: Whether a SYN of it was captured.
     has_syn: bool = False
     #: Whether both sides may have sent anything before the first packet.
+    began_before_capture: bool = False
+
+
+@dataclass(slots=True)
+class Connection(CarriedConnection):
+    """One connection: its two sides, and the segments that may belong to the next connection.
+
+    It changes with every segment, also after the end.
+    """
+
+    client: Side
+    server: Side
     began_before_capture: bool = field(init=False)
+    #: Whether it is open, without gaps and FINs: the next segment can be a plain one.
+    is_regular: bool = False
     #: Whether the next connection took segments that were counted here.
     _gave: bool = False
     #: The facts about the sides that protocols see. They may be older than the sides: see `known_now`.
@@ -172,6 +177,39 @@ class Connection:
         if self.closed is not None or (self.client.packets and self.server.packets):
             return None
         return next((side for side in (self.client, self.server) if side.is_only_acknowledged), None)
+
+    # Silence
+
+    def timeouts(self) -> list[Timeout]:
+        """All times at which silence alone changes it."""
+        options, last = self.client.options, self.last
+        # Nothing refutes a RST that still waits.
+        how: Ending = "idle" if self.reset is None else "reset"
+        timeouts = [Timeout(last.arrived_at_ns + options.idle_ns, last, "connection", how)]
+        if self.closed is not None:
+            return timeouts
+        wait_ns = options.hole_wait_ns
+        if self.held:
+            first = self.held[0].place
+            timeouts.append(Timeout(first.arrived_at_ns + wait_ns, first, "held"))
+        if self.awaited is not None:
+            timeouts.append(Timeout(self.first.arrived_at_ns + wait_ns, self.first, "awaited"))
+        if self.client.fin is not None and self.client.is_finished and self.server.is_finished:
+            timeouts.append(Timeout(last.arrived_at_ns + wait_ns, last, "connection", "fin"))
+        if (since := self.reset_waits_since) is not None:
+            timeouts.append(Timeout(since.arrived_at_ns + wait_ns, since, "connection", "reset"))
+        return timeouts
+
+    @property
+    def ends_ns(self) -> int:
+        """The time of the first of its timeouts."""
+        timeouts = self.timeouts()
+        return timeouts[0].due_ns if len(timeouts) == 1 else min(timeouts, key=_due_ns).due_ns
+
+    def due(self, ns: int, ends: str) -> Timeout | None:
+        """The earliest timeout of this kind that is due at `ns`."""
+        due = [one for one in self.timeouts() if one.ends == ends and one.due_ns <= ns]
+        return min(due, key=_due_ns, default=None)
 
     # What protocols ask
 
@@ -314,7 +352,6 @@ class Connection:
         """Take back the segments of a side that were ignored, and are credible now."""
         back = [one for one in self._apart if self._is_open(one, side) and side.is_near(one.segment.sequence)]
         self._apart = [one for one in self._apart if one not in back]
-        side.judged = None
         side.strays -= sum([one.fate is Fate.STRAY for one in back])
         side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
         return [one.segment for one in back]
@@ -324,7 +361,6 @@ class Connection:
         fates = (Fate.LATE, Fate.BEYOND)
         behind = [one for one in self._apart if one.segment.direction is side.direction and one.fate in fates]
         self._apart = [one for one in self._apart if one not in behind]
-        side.judged = None if behind else side.judged
         side.ignored_bytes -= sum(one.ignored for one in behind)
         return [_last_bytes(one.segment, one.ignored) for one in behind]
 
@@ -381,25 +417,30 @@ class Connection:
 
     def judge_regular(self) -> None:
         """Decide whether the next segment can be a plain one."""
-        is_settled = self.closed is None and self.reset is None and self.awaited is None
-        self.is_regular = is_settled and self.client.regular and self.server.regular
+        is_settled = self.closed is None and self.reset is None and self.client.regular and self.server.regular
+        self.is_regular = is_settled and self.awaited is None
 
     def carried(self) -> CarriedConnection:
         """The connection as it is carried to the next window."""
         self.keep_early(self.last.arrived_at_ns - self.client.options.hole_wait_ns)
-        sides = {"client": self.client.settled(), "server": self.server.settled()}
-        return CarriedConnection(**carried_fields(CarriedConnection, self) | sides)
+        self.client.settle()
+        self.server.settle()
+        return self
 
     @classmethod
     def restored(cls, state: CarriedConnection, options: TcpOptions) -> Connection:
         """The connection that was carried as `state`."""
-        sides = {name: Side.restored(getattr(state, name), options) for name in ("client", "server")}
-        carried = carried_fields(CarriedConnection, state) | sides
+        carried = carried_fields(CarriedConnection, state)
         began_before_capture = carried.pop("began_before_capture")
-        connection = cls(**carried)
+        sides = {name: Side.restored(carried[name], options) for name in ("client", "server")}
+        connection = cls(**carried | sides)
         connection.began_before_capture = began_before_capture
         connection.judge_regular()
         return connection
+
+
+def _due_ns(timeout: Timeout) -> int:
+    return timeout.due_ns
 
 
 def _start_of(placed: tuple[int, Apart]) -> int:

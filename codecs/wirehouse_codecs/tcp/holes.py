@@ -43,6 +43,8 @@ class Holes(Waiting):
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, except what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
+        if self._gap_since_ns is None:
+            return events
         self._time_acknowledged(place)
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
             known = self._before_answers(end)

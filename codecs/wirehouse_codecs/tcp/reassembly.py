@@ -179,7 +179,7 @@ from typing import Final
 
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import SnapshotCodec
-from wirehouse_codecs.tcp.apart import Apart, Fate
+from wirehouse_codecs.tcp.apart import Apart, Fate, Taken
 from wirehouse_codecs.tcp.connection import CarriedConnection, Connection, connection_id
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.events import (
@@ -285,64 +285,40 @@ class Flow:
     @property
     def ends_ns(self) -> int | None:
         """The time at which silence alone changes the connection; None = there is no connection."""
-        connection = self.connection
-        if connection is None:
-            return None
-        options, last_ns = self._options, connection.last.arrived_at_ns
-        if connection.closed is not None:
-            return last_ns + options.idle_ns
-        finished = connection.client.is_finished and connection.server.is_finished
-        wait_ns = options.hole_wait_ns
-        ends_ns = last_ns + (wait_ns if finished else options.idle_ns)
-        if connection.held:
-            ends_ns = min(ends_ns, connection.held[0].place.arrived_at_ns + wait_ns)
-        if (since := connection.reset_waits_since) is not None:
-            ends_ns = min(ends_ns, since.arrived_at_ns + wait_ns)
-        if connection.awaited is not None:
-            ends_ns = min(ends_ns, connection.first.arrived_at_ns + wait_ns)
-        return ends_ns
+        return None if self.connection is None else self.connection.ends_ns
 
     def expire(self, ns: int) -> list[Event]:
         """Drop a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
-        ends_ns = self.ends_ns
         connection.keep_early(ns - self._options.hole_wait_ns)
-        if ends_ns is None or ns < ends_ns:
+        if ns < connection.ends_ns:
             return []
         events: list[Event] = []
-        last, options = connection.last, self._options
-        if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+        if connection.due(ns, "held"):
             events += _release_held(connection)
             connection.judge_regular()
-        awaited, waited_ns = connection.awaited, connection.first.arrived_at_ns + options.hole_wait_ns
-        if awaited is not None and waited_ns <= ns:
-            place = replace(last, arrived_at_ns=max(waited_ns, last.arrived_at_ns))
+        awaited, timeout = connection.awaited, connection.due(ns, "awaited")
+        if awaited is not None and timeout is not None:
+            place = replace(connection.last, arrived_at_ns=max(timeout.due_ns, connection.last.arrived_at_ns))
             events += [*awaited.pass_acknowledged(place), *_advance(connection, place)]
             connection.judge_regular()
-        finished = connection.client.is_finished and connection.server.is_finished
-        ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
-        if finished:
-            ways.append(("fin", last, options.hole_wait_ns))
-        if (since := connection.reset_waits_since) is not None:
-            ways.append(("reset", since, options.hole_wait_ns))
-        if connection.closed is None:
-            how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
-            if how == "idle" and connection.reset is not None:
-                # Nothing refutes it any more.
-                how = "reset"
-            ends_ns = evidence.arrived_at_ns + waits_ns
-            if ends_ns <= ns:
-                events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
-        if last.arrived_at_ns + options.idle_ns <= ns:
+        timeout = connection.due(ns, "connection")
+        if connection.closed is None and timeout is not None:
+            events += _close(connection, timeout.how, replace(timeout.since, arrived_at_ns=timeout.due_ns))
+            timeout = connection.due(ns, "connection")
+        if timeout is not None:
+            # It was silent for `idle_ns`: an ended connection has no other timeout.
             self.connection = None
         return events
 
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
-        ordinal, early, before = 0, list[TcpSegment](), list[TcpSegment]()
+        ordinal = 0
+        early: list[TcpSegment] = []
+        before: list[TcpSegment] = []
         connection = self.connection
         if connection is not None and connection.reset is not None:
             events += review_reset(connection, connection.reset, segment)
@@ -395,8 +371,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     ours.packets += 1 + ours.unproven
     ours.unproven = 0
     before = ours.expected if connection.closed is None else UNKNOWN
-    fate, ignored = Fate.WAITS, 0
     events: list[Event] = []
+    fate, ignored = Fate.WAITS, 0
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
@@ -406,7 +382,7 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
         if _is_reset(connection):
             events += _close(connection, "reset", place)
     elif not _hold_back(connection, segment):
-        events += _take_turn(connection, segment)
+        events, fate, ignored = _take_turn(connection, segment)
         events += _advance(connection, place)
         for one in early:
             connection.sides(one.direction)[0].packets += 1
@@ -416,8 +392,6 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
             events += _close(connection, "reset", place)
         elif ours.ended and theirs.ended:
             events += _close(connection, "fin", place)
-    if ours.judged is not None and ours.judged.place is place:
-        _, fate, ignored = ours.judged
     if segment.payload and (segment.sequence != before or fate is not Fate.WAITS):
         connection.keep_apart(Apart(segment, fate, ignored))
         events += _drop_refuted_fins(connection, place)
@@ -459,7 +433,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     return True
 
 
-def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _take_turn(connection: Connection, segment: TcpSegment) -> Taken:
     """Take a segment, and before it those that were held for it, or for as long as may be."""
     held = connection.held
     if not held:
@@ -485,7 +459,9 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             return _take(connection, segment)
     elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
-    return [*_release_held(connection), *_take(connection, segment)]
+    events = _release_held(connection)
+    taken = _take(connection, segment)
+    return taken._replace(events=events + taken.events)
 
 
 def _release_held(connection: Connection) -> list[Event]:
@@ -503,15 +479,15 @@ def _release_held(connection: Connection) -> list[Event]:
 
 def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> list[Event]:
     """Take a segment that came before, when nobody knew where it belongs."""
-    events = [*_take(connection, segment), *_advance(connection, place)]
-    ours, _ = connection.sides(segment.direction)
-    judged = ours.judged
-    if judged is not None and judged.place is segment.place and judged.fate.why is not None:
-        ours.ignore(judged.fate.why, judged.ignored, segment.place)
+    events, fate, ignored = _take(connection, segment)
+    events += _advance(connection, place)
+    if fate.why is not None:
+        ours, _ = connection.sides(segment.direction)
+        ours.ignore(fate.why, ignored, segment.place)
     return events
 
 
-def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _take(connection: Connection, segment: TcpSegment) -> Taken:
     """Take a segment of an open connection that isn't reset by it."""
     place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
     ours, theirs = connection.sides(segment.direction)
@@ -535,7 +511,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if not size and not flags & FIN:
         if not flags & SYN:
             ours.note_sent(sequence)
-        return events
+        return Taken(events)
     ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
     needs, received = None, UNKNOWN
     if flags & ACK:
@@ -547,10 +523,10 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     was_sent = connection.reset is not None and connection.reset.is_after(ours.direction, sequence)
     received = UNKNOWN if was_sent else received
     had_end = ours.fin is not None
-    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
+    taken = ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
     if ours.fin is not None and not had_end and flags & ACK:
         ours.fin_acknowledges = segment.acknowledgment
-    return events
+    return taken._replace(events=events + taken.events) if events else taken
 
 
 def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:

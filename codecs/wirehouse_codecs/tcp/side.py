@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.core.snapshots import carried_fields
-from wirehouse_codecs.tcp.apart import Apart, Fate, Judged
+from wirehouse_codecs.tcp.apart import Apart, Fate, Taken
 from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
@@ -14,6 +16,15 @@ from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distan
 from wirehouse_codecs.tcp.side_state import CarriedSide
 
 
+class _Repeated(NamedTuple):
+    """Bytes from before the next one."""
+
+    differ: list[OverlapDiffers]
+    #: The fate of their segment, and how many of them are ignored; None if the segment has other bytes too.
+    fate: Fate | None = None
+    ignored: int = 0
+
+
 class Side(Holes):
     """One side of a connection: the counters of a table row, and the reassembly of the stream that it sends."""
 
@@ -21,7 +32,7 @@ class Side(Holes):
 
     def take(
         self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: Needs | None, received: int
-    ) -> list[Event]:
+    ) -> Taken:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
         If `needs` is None, the bytes wait for what those before them wait for. `received` is that of `Piece`.
@@ -29,32 +40,28 @@ class Side(Holes):
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self.fin is not None:
-                self._ignore_stray(sequence, payload, size + fin, place)
-                return []
+                self._ignore_stray(sequence, len(payload), size + fin)
+                return Taken([], Fate.STRAY, len(payload))
             self._reach = self.next_byte + ((sequence - self.expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
         start = self.next_byte + distance(sequence, self.expected)
         end = start + size
         if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self.next_byte):
             self.ignored_bytes += len(payload)
-            return events
+            return Taken(events)
         if fin and self.fin is None and end >= self.next_byte:
             self._end_at(end, place)
-        beyond = 0
+        fate, ignored = Fate.WAITS, 0
         if self.fin is not None and end > self.fin:
-            kept = payload[: max(self.fin - start, 0)]
-            beyond = len(payload) - len(kept)
-            self.ignored_bytes += beyond
-            if kept and self.ended:
-                self.ignore(Why.AFTER, beyond, place)
-            else:
-                self.judged = Judged(place, Fate.BEYOND if kept else Fate.LATE, beyond)
-            payload = kept
+            payload, fate, ignored = self._cut(payload, self.fin - start, place)
             end = self.fin
         differ: list[OverlapDiffers] = []
         if start < self.next_byte:
             seen = self.next_byte - start
-            differ += self._repeated(start, payload[:seen], place, beyond, is_all=end <= self.next_byte)
+            repeated = self._repeated(start, payload[:seen], place, is_all=end <= self.next_byte)
+            differ += repeated.differ
+            if repeated.fate is not None:
+                fate, ignored = repeated.fate, repeated.ignored + ignored
             start, payload = self.next_byte, payload[seen:]
         if payload:
             # Bytes that fill a gap or were acknowledged were probably sent before, when their sender knew less.
@@ -71,7 +78,7 @@ class Side(Holes):
         elif self._gap_since_ns is None or self.next_byte > before:
             self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
             self._gap_acknowledged = UNKNOWN if self._gap_acknowledged else 0
-        return events
+        return Taken(events, fate, ignored)
 
     def drop_fin(self) -> None:
         """Drop the FIN, which was garbled or is none of this connection: the stream goes on behind it."""
@@ -90,8 +97,18 @@ class Side(Holes):
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
 
-    def _repeated(self, start: int, data: bytes, place: Place, beyond: int, *, is_all: bool) -> list[OverlapDiffers]:
-        """Take bytes from before `next_byte`; `is_all` if their segment has no others except `beyond` ignored ones."""
+    def _cut(self, payload: bytes, size: int, place: Place) -> tuple[bytes, Fate, int]:
+        """The first `size` bytes of a segment that goes beyond the FIN, its fate, and how many bytes are ignored."""
+        kept = payload[: max(size, 0)]
+        ignored = len(payload) - len(kept)
+        self.ignored_bytes += ignored
+        if kept and self.ended:
+            # The fate will be that of the kept bytes, which repeat others.
+            self.ignore(Why.AFTER, ignored, place)
+        return kept, Fate.BEYOND if kept else Fate.LATE, ignored
+
+    def _repeated(self, start: int, data: bytes, place: Place, *, is_all: bool) -> _Repeated:
+        """Take bytes from before `next_byte`; `is_all` if their segment has no others, except ignored ones."""
         self.note_stall(is_full=False)
         before, given_up = min(max(-start, 0), len(data)), self._given_up(start, start + len(data))
         ignored = before + given_up
@@ -104,12 +121,10 @@ class Side(Holes):
         differ = self._compare(start, kept[first : first + len(data)], data, place)
         if is_all:
             fate = Fate.DIFFERS if differ else Fate.BEFORE if skipped else Fate.COPY
-            fate = Fate.GIVEN_UP if given_up > before else fate
-            self.judged = Judged(place, fate, ignored + beyond)
-        else:
-            self.ignore(Why.BEFORE, before, place)
-            self.ignore(Why.GIVEN_UP, given_up, place)
-        return differ
+            return _Repeated(differ, Fate.GIVEN_UP if given_up > before else fate, ignored)
+        self.ignore(Why.BEFORE, before, place)
+        self.ignore(Why.GIVEN_UP, given_up, place)
+        return _Repeated(differ)
 
     def gives_away(self, apart: Apart, place: Place) -> bool:
         """Give a segment to the connection that begins at `place`, unless its bytes count here. True if it did."""
@@ -170,27 +185,25 @@ class Side(Holes):
             return True
         return self._given_up(at, at + len(payload)) > 0
 
-    def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
+    def _ignore_stray(self, sequence: int, captured: int, size: int) -> None:
         self.strays += 1
-        self.judged = Judged(place, Fate.STRAY, len(payload))
         if size and self._is_untouched and self._other == UNKNOWN:
             # The SYN that counts may be one that wasn't captured.
             self._other, self._other_assumed = sequence, True
-        self.ignored_bytes += len(payload)
+        self.ignored_bytes += captured
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
     # Carried state
 
-    def settled(self) -> CarriedSide:
-        """The side as it is carried. Equal sides give equal texts."""
+    def settle(self) -> None:
+        """Prepare what is carried: equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
         self._confirmed, self._sent = max(self._confirmed, self.next_byte), max(self._sent, self.next_byte)
         if self._gap_since_ns is None:
             self._gap_end = 0
         self._kept()
         self.unreported = dict(sorted(self.unreported.items()))
-        return self
 
     @classmethod
     def restored(cls, state: CarriedSide, options: TcpOptions) -> Side:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wirehouse_codecs.tcp.apart import Judged
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
@@ -116,8 +115,6 @@ class SideState(CarriedSide):
     """The state of a side: what is carried, and what follows from that."""
 
     options: TcpOptions = field(kw_only=True, repr=False)
-    #: The last segment that is ignored or repeats bytes.
-    judged: Judged | None = field(default=None, repr=False)
     _waiting_bytes: int = 0
     #: The other side.
     peer: Side = field(init=False, repr=False, compare=False)
@@ -153,10 +150,11 @@ class SideState(CarriedSide):
     @property
     def regular(self) -> bool:
         """Whether it has one numbering, no gap and no end, and nothing more was acknowledged or sent."""
+        if self._gap_since_ns is not None or self.fin is not None:
+            return False
         is_agreed = self.assumed or self._is_acknowledged or self.next_byte > 0
         is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN and is_agreed
-        is_whole = self._gap_since_ns is None and max(self._acknowledged, self._sent) <= self.next_byte
-        return is_numbered and is_whole and self.fin is None
+        return is_numbered and max(self._acknowledged, self._sent) <= self.next_byte
 
     @property
     def is_in_order(self) -> bool:

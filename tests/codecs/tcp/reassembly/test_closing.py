@@ -116,6 +116,18 @@ def test_what_stands_behind_a_fin_and_is_not_acknowledged_is_said() -> None:
     assert [(one.why, one.size) for one in talk.connection.client.take_ignored()] == [(Why.AFTER, 4)]
 
 
+def test_a_stray_that_shows_that_a_fin_is_none_is_said() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 5, b"fgh", FIN | ACK)
+    talk.send(S, 20, b"?", acknowledgment=31)
+    talk.send(C, 31, b"behind the FIN", acknowledgment=21)
+    talk.send(C, 2**26, b"stray", acknowledgment=21)
+    assert talk.connection.client.fin is None
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    assert [(one.why, one.size) for one in talk.connection.client.take_ignored()] == [(Why.FAR, 5)]
+
+
 @pytest.mark.parametrize("start", [0, 5, 9])
 def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
     talk = Dialogue().open()
