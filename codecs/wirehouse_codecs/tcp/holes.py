@@ -1,4 +1,42 @@
-"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over."""
+"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over.
+
+Gaps and holes
+--------------
+
+- A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
+  options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
+  taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
+  acknowledged: what it doesn't acknowledge it lacks too.
+- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
+  FIN that wasn't seen, so it isn't counted. If a side was not captured and the other side has sent its FIN, the last
+  byte isn't counted either. In any other hole that is reported earlier it is counted, though the hole may be too long
+  by a FIN. Otherwise each lost packet would leave a second hole of one byte.
+- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
+  acknowledges as much or more, and for no more than the smaller.
+
+The order of the two directions
+-------------------------------
+
+- Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
+  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
+  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end have
+  come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
+  believed, as the bytes are missing in any case.
+- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
+  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Nobody
+  waits for it if its side was not captured.
+- Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
+  the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
+  are waited for.
+- A host's acknowledgments rise, and a retransmission acknowledges more than the first copy did. So bytes that fill a
+  gap wait for no more than those behind it. If bytes arrive in order, one acknowledgment that is less than those
+  before it is garbled or late, and releases nothing. If two consecutive segments both acknowledge less than the one
+  before them, that one waits only for the larger of these two acknowledgments. An acknowledgment that lies before the
+  first byte is ignored, if a SYN or the other side says which byte is the first: then the bytes wait for what those
+  before them wait for.
+- Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
+  `Unordered` reports that nobody knows the order.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +169,7 @@ class Holes(Waiting):
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
-        """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
+        """Give up the gap at `next_byte`. It ends at the first waiting byte; if none waits, at `end` or further.
 
         A gap that is `known` up to `end` is passed over up to there: what lies behind is missing only now, and is a gap
         of its own.

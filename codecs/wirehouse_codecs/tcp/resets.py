@@ -1,4 +1,19 @@
-"""RSTs: which of them close a connection, which wait, and what shows that one is forged."""
+"""RSTs: which of them close a connection, which wait, and what shows that one is forged.
+
+- A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
+  (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
+  that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
+  is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
+  that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: the silence of its side
+  (for `hole_wait_ns`) or a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the
+  other side acknowledges new data of that sender. If nothing else of its alleged sender was captured, only the silence
+  of both or a SYN confirms it. It is ignored at once if it stands before bytes that its receiver had acknowledged, as
+  no host accepts that, and later if the connection still goes on after `hole_wait_ns`. Until it is believed it is no
+  packet of that side, and it numbers no bytes.
+- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
+  may have been a FIN.
+"""
 
 from __future__ import annotations
 

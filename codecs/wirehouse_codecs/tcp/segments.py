@@ -2,6 +2,23 @@
 
 Most segments of a bulk transfer go on where the last one of their side ended, and most others only acknowledge. A
 compiled loop passes over these as `reassembly.Flow.receive` does with each, and their bytes stay where Arrow has them.
+
+A plain segment is one of a connection that `is_regular`, and
+
+1. its only control flag is ACK,
+2. its window isn't 0,
+3. the connection wasn't silent for `idle_ns` before it,
+4. a packet of its side was captured before,
+5. if it acknowledges less than was delivered of the other side, then nothing from before the first byte
+   (`Flow.receive`); or less than WINDOW_BYTES less, and some byte was delivered (`_plain`),
+6. if it acknowledges more, then it has no bytes, and the other side was captured and is numbered by more than an
+   assumption (`Flow.receive`); never (`_plain`, which leaves such segments to the reference path),
+7. its bytes were captured whole,
+8. its bytes are the next of its side,
+9. it doesn't stand near behind the next byte of its side.
+
+`Flow.receive`, the reference path, and `_plain` check this, each condition with its number. What a plain segment changes
+is in `Flow.receive`, and for a whole stretch in `FlowLog._pass_plain`.
 """
 
 from __future__ import annotations
@@ -65,7 +82,10 @@ class SegmentRows:
         self.payload = memoryview(b"" if data is None else data).cast("B")
 
     def groups(self) -> Iterator[tuple[int, int, Key]]:
-        """First and last + 1 of the rows that have source, flow and window in common, and all or none a state."""
+        """Ranges of rows with the same source, flow and window.
+
+        Rows of carried state and segments are never in one range.
+        """
         if not self._batch.num_rows:
             return
         changes = np.zeros(self._batch.num_rows - 1, bool)
@@ -159,15 +179,15 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
         ahead = (acknowledgment[row] - told[_EXPECTED + 1 - side]) & SEQUENCE_MASK
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
-            flags[row] & CONTROL != ACK
-            or not window[row]
-            or not told[_CAPTURED + side]
-            or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns
-            or 0 < ahead <= SEQUENCE_MASK + 1 - WINDOW_BYTES
-            or (ahead and not told[_BEGUN + 1 - side])
-            or captured != payload_bytes[row]
-            or (captured and sequence[row] != told[_EXPECTED + side])
-            or 0 < ((sequence[row] - told[_EXPECTED + side]) & SEQUENCE_MASK) < WINDOW_BYTES
+            flags[row] & CONTROL != ACK  # 1
+            or not window[row]  # 2
+            or not told[_CAPTURED + side]  # 4
+            or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns  # 3
+            or 0 < ahead <= SEQUENCE_MASK + 1 - WINDOW_BYTES  # 5, 6
+            or (ahead and not told[_BEGUN + 1 - side])  # 5
+            or captured != payload_bytes[row]  # 7
+            or (captured and sequence[row] != told[_EXPECTED + side])  # 8
+            or 0 < ((sequence[row] - told[_EXPECTED + side]) & SEQUENCE_MASK) < WINDOW_BYTES  # 9
         ):
             break
         told[_LAST_NS] = arrived_at_ns[row]
@@ -212,7 +232,10 @@ class Stretch:
                 yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
 
     def pauses(self, least_ns: int) -> Iterator[tuple[int, int, int]]:
-        """Segments that came `least_ns` or more after the one before: first byte, when that one came, and when they."""
+        """Segments that came `least_ns` or more after the one before.
+
+        Yields (first byte after the pause, time before it, time after it).
+        """
         arrived = self.rows.arrived[self.at]
         for at in (np.flatnonzero(np.diff(arrived) >= least_ns) + 1).tolist():
             yield int(self.rows.offsets[self.at[at]]) - self._base, arrived.item(at - 1), arrived.item(at)

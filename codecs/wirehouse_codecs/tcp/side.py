@@ -1,4 +1,9 @@
-"""One side of a connection: what it sent is taken, ignored or kept for later, and carried to the next window."""
+"""One side of a connection: what it sent is taken, ignored or kept for later, and carried to the next window.
+
+- A FIN is none if bytes behind it were captured, and the other side acknowledges more than it: then they are taken.
+- What is ignored is counted at once. `Side.take_ignored` returns why and where it begins: for bytes that a SYN may
+  still claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +75,7 @@ class Side(Holes):
         if differ:
             self.overlaps_differ += 1
             events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
+        # The snap length may have cut the payload: the rest is a gap.
         self._reach = max(self._reach, end)
         before = self.next_byte
         events += self._release(place)

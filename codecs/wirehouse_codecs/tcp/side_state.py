@@ -72,7 +72,7 @@ class CarriedSide:
     _is_acknowledged: bool = False
     #: Whether the receiver has acknowledged something since there is a gap: it lacks what it doesn't acknowledge, too.
     _acknowledged_since_gap: bool = False
-    #: Whether its bytes are numbered by what the other side acknowledged, and nothing of its own differs yet.
+    #: Whether only the peer's acknowledgments number its bytes. Its own SYN or first bytes override that.
     assumed: bool = False
     #: Whether there may be bytes before the first captured ones: neither its SYN, nor what the other side acknowledged
     #: before its own first byte, shows where its bytes begin.
@@ -88,7 +88,7 @@ class CarriedSide:
     #: Ignored bytes that aren't reported yet; and the reported reasons, as a sum of REASONS.
     unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: Ranges of late bytes, see `reassembly`.
+    #: Ranges of late bytes, see `numbering`.
     _late: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Ranges of the last holes.
     _holes: list[tuple[int, int]] = field(default_factory=list, repr=False)

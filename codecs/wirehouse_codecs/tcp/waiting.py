@@ -1,4 +1,12 @@
-"""The order of a side's bytes: they are held until their turn, delivered, and compared with copies."""
+"""The order of a side's bytes: they are held until their turn, delivered, and compared with copies.
+
+Copies
+------
+
+- The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
+  COMPARED_BYTES that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
+  not compared.
+"""
 
 from __future__ import annotations
 
