@@ -64,7 +64,7 @@ class Holes(Waiting):
         If the other side has sent its FIN, the last byte may be a FIN too and is left out.
         """
         self._reach = max(self._reach, self._acknowledged - (self.peer.fin is not None))
-        return self.tell_holes(place)
+        return self.report_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:
         """Begin the stream with the first bytes that are here, once the other side has all that were sent before."""
@@ -78,7 +78,7 @@ class Holes(Waiting):
         self._time_gap(place)
         return events
 
-    def tell_due_holes(self, place: Place) -> list[Event]:
+    def report_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, except what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
         if self._gap_since_ns is None:
@@ -86,7 +86,7 @@ class Holes(Waiting):
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
             known = self._before_answers(end)
             if known > self.next_byte:
-                events += self._tell_hole(place, known, known=True, over_limit=self._holds_too_much)
+                events += self._report_hole(place, known, known=True, over_limit=self._holds_too_much)
             if known < end:
                 break
         return events
@@ -99,7 +99,7 @@ class Holes(Waiting):
         peer = self.peer
         if not peer.answers_wait:
             return end
-        needed = self.needed(peer._waiting[0].needs)
+        needed = self.needed(peer.next_piece.needs)
         return min(needed, end) if self.lacks(needed) else self.next_byte
 
     def _due_end(self, place: Place) -> int:
@@ -117,11 +117,11 @@ class Holes(Waiting):
         waited_ns = place.arrived_at_ns - self._waiting[0].arrived_at_ns
         return waited_ns >= self.options.hole_wait_ns or self._holds_too_much
 
-    def tell_answers(self, theirs: Holes, place: Place) -> list[Event]:
+    def deliver_answers(self, theirs: Holes, place: Place) -> list[Event]:
         """Deliver the next bytes if they need not wait for the other side any more."""
         if not self.answers_wait or theirs.is_awaited(theirs.needed(self._waiting[0].needs)):
             return []
-        return self._release_answers(place)
+        return self.release_answers(place)
 
     def give_up(self, theirs: Holes, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
@@ -129,18 +129,24 @@ class Holes(Waiting):
         end = theirs.needed(needs)
         if theirs.fin is not None:
             end = min(end, theirs.fin)
-        seen = end <= theirs._reach
+        seen = end <= theirs.reach
         events: list[Event] = []
         # At the end of the connection, acknowledged bytes are missing in any case.
-        is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
-        if seen or (end <= theirs._acknowledged and is_believed):
+        is_believed = ending or end <= theirs.confirmed_bytes or theirs.seen_bytes == needs.seen_bytes
+        if seen or (end <= theirs.acknowledged_bytes and is_believed):
             # The last byte, which nobody will see any more, may have been a FIN if nothing behind it was acknowledged.
-            end -= ending and not seen and end == theirs._acknowledged
-            if not (ending or theirs.lacks(end)):
-                theirs._assumed_end = end
-            while theirs.next_byte < end != theirs._assumed_end and not theirs.answers_wait:
-                events += theirs._tell_hole(place, end, known=True)
-        return events + self._release_answers(place)
+            end -= ending and not seen and end == theirs.acknowledged_bytes
+            events += theirs.pass_until(end, place, ending=ending)
+        return events + self.release_answers(place)
+
+    def pass_until(self, end: int, place: Place, *, ending: bool) -> list[Event]:
+        """Pass over what is missing before `end`; if that is only the last byte, nobody waits for it any more."""
+        if not (ending or self.lacks(end)):
+            self._assumed_end = end
+        events: list[Event] = []
+        while self.next_byte < end != self._assumed_end and not self.answers_wait:
+            events += self._report_hole(place, end, known=True)
+        return events
 
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
         """Deliver next bytes where both sides wait for each other: those of the side whose bytes arrived later.
@@ -150,17 +156,17 @@ class Holes(Waiting):
         first = max(self, theirs, key=_waits_since_ns)
         if not (self.next_byte or theirs.next_byte):
             first = self if self.direction is Direction.CLIENT else theirs
-        return [Unordered(place), *first._release_answers(place)]
+        return [Unordered(place), *first.release_answers(place)]
 
-    def tell_next_hole(self, place: Place) -> list[Event]:
+    def report_next_hole(self, place: Place) -> list[Event]:
         """Give up the gap at the next byte, if there is one."""
-        return self._tell_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
+        return self._report_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
 
-    def tell_holes(self, place: Place) -> list[Event]:
+    def report_holes(self, place: Place) -> list[Event]:
         """Give up all gaps."""
         events: list[Event] = []
         while self._reach > self.next_byte:
-            events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
+            events += self.release_answers(place) if self.answers_wait else self._report_hole(place)
         return events
 
     def _given_up(self, start: int, end: int) -> int:
@@ -168,7 +174,7 @@ class Holes(Waiting):
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
-    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
+    def _report_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
         """Give up the gap at `next_byte`. It ends at the first waiting byte; if none waits, at `end` or further.
 
         A gap that is `known` up to `end` is passed over up to there: what lies behind is missing only now, and is a gap
@@ -200,4 +206,4 @@ class Holes(Waiting):
 
 
 def _waits_since_ns(side: Waiting) -> int:
-    return side._waiting[0].arrived_at_ns
+    return side.next_piece.arrived_at_ns

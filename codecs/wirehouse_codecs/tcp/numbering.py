@@ -70,7 +70,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import is_within
-from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
     ACKNOWLEDGED_BYTES,
     SEQUENCE_MASK,
@@ -79,6 +78,7 @@ from wirehouse_codecs.tcp.sequence_numbers import (
     distance,
 )
 from wirehouse_codecs.tcp.side_state import SideState
+from wirehouse_codecs.tcp.waiting_pieces import Needs
 
 #: Maximum number of entries that are kept of each: changes of what a side had received, late stretches, and stalls.
 MOST_RECEIPTS: Final = 4096
@@ -212,11 +212,7 @@ class Numbering(SideState):
         is_near = abs(ahead) < WINDOW_BYTES
         for name in ("_acknowledged", "_claimed", "_confirmed", "_sent"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
-        peer = self.peer
-        if peer._receipts[-1][1]:
-            # Nobody may have asked yet about the bytes that were delivered.
-            peer._receipts.append((peer.next_byte, max(peer._receipts[-1][1] - ahead, 0) if is_near else 0))
-        peer.noted_acknowledgment = UNKNOWN
+        self.peer.renumber_received(ahead, is_near=is_near)
 
     def select_numbering(self, sequence: int) -> bool:
         """Choose between two numberings: the one nearer to `sequence` holds, if that is credible.
@@ -393,7 +389,7 @@ class Numbering(SideState):
         at = self.position(acknowledgment)
         is_before = at is not None and at < 0 and not (self.assumed or self.may_lack_beginning)
         is_near = self._other != UNKNOWN or self._opening or (self.is_credible(acknowledgment) and not is_before)
-        return Needs(acknowledgment, self._seen_bytes) if is_near else None
+        return Needs(acknowledgment, self.seen_bytes) if is_near else None
 
     def needed(self, needs: Needs) -> int:
         """The position after the bytes that are waited for; 0 if none are, or nobody knows which."""
@@ -458,6 +454,14 @@ class Numbering(SideState):
         behind = (theirs.expected - acknowledgment) & SEQUENCE_MASK
         if theirs.next_byte - behind > self._receipts[-1][1]:
             self._receipts.append((start, theirs.next_byte - behind))
+
+    def renumber_received(self, ahead: int, *, is_near: bool) -> None:
+        """Follow the other side, whose byte at `ahead` becomes position 0; if that isn't near, nothing is known."""
+        received = self._receipts[-1][1]
+        if received:
+            # Nobody may have asked yet about the bytes that were delivered.
+            self._receipts.append((self.next_byte, max(received - ahead, 0) if is_near else 0))
+        self.noted_acknowledgment = UNKNOWN
 
     def forget_received(self, byte_end: int) -> None:
         """Drop what was known when the bytes before `byte_end` were sent: nobody asks for it any more.

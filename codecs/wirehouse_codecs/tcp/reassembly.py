@@ -446,16 +446,16 @@ def _advance(connection: Connection, place: Place, *, ending: bool = False) -> l
     if client.is_in_order and server.is_in_order and not ending:
         return events
     while True:
-        told: list[Event] = []
+        more: list[Event] = []
         may_resolve = client.answers_wait or server.answers_wait
         if may_resolve:
-            told += [*client.tell_answers(server, place), *server.tell_answers(client, place)]
-        told += [*client.tell_due_holes(place), *server.tell_due_holes(place)]
-        if not told and (may_resolve or ending):
-            told = _resolve(client, server, place, ending=ending)
-        if not told:
+            more += [*client.deliver_answers(server, place), *server.deliver_answers(client, place)]
+        more += [*client.report_due_holes(place), *server.report_due_holes(place)]
+        if not more and (may_resolve or ending):
+            more = _resolve(client, server, place, ending=ending)
+        if not more:
             return events
-        events += told
+        events += more
 
 
 def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[Event]:
@@ -465,7 +465,7 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
     for ours, theirs in ((client, server), (server, client)):
         if ours.answers_wait and (ending or ours.answers_are_due(place)):
             return ours.give_up(theirs, place, ending=ending)
-    return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
+    return client.report_next_hole(place) or server.report_next_hole(place) if ending else []
 
 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:

@@ -16,9 +16,9 @@ from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
 from wirehouse_codecs.tcp.side_state import CarriedSide
+from wirehouse_codecs.tcp.waiting_pieces import Needs
 
 
 class _Repeated(NamedTuple):
@@ -48,7 +48,7 @@ class Side(Holes):
                 self._ignore_stray(sequence, len(payload), size + fin)
                 return Taken([], Fate.STRAY, len(payload))
             self._reach = self.next_byte + ((sequence - self.expected) & SEQUENCE_MASK)
-            events += self.tell_holes(place)
+            events += self.report_holes(place)
         start = self.next_byte + distance(sequence, self.expected)
         end = start + size
         if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self.next_byte):
@@ -160,7 +160,7 @@ class Side(Holes):
         """Give up all gaps, and what was only acknowledged: no more bytes are taken."""
         if self.fin is None:
             self._reach = max(self._reach, self._acknowledged - 1)
-        events = self.tell_holes(place)
+        events = self.report_holes(place)
         self._recent, self._recent_bytes = [], 0
         return events
 

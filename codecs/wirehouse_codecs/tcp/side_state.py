@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.tcp.ignored import Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Piece
 from wirehouse_codecs.tcp.sequence_numbers import UNKNOWN
+from wirehouse_codecs.tcp.waiting_pieces import Piece
 
 if TYPE_CHECKING:
     from wirehouse_codecs.tcp.side import Side
@@ -130,6 +130,21 @@ class SideState(CarriedSide):
         return not self.packets or self.assumed or self.only_answered or self.expected == UNKNOWN
 
     @property
+    def reach(self) -> int:
+        """How far bytes are known to have been sent; below `next_byte` if no further."""
+        return self._reach
+
+    @property
+    def confirmed_bytes(self) -> int:
+        """How far at least two segments of the other side acknowledged them."""
+        return self._confirmed
+
+    @property
+    def next_piece(self) -> Piece:
+        """The first piece that waits; only if one does."""
+        return self._waiting[0]
+
+    @property
     def answers_wait(self) -> bool:
         """Whether the next bytes are here, and wait for bytes of the other side."""
         return bool(self._waiting) and self._waiting[0].start == self.next_byte
@@ -210,6 +225,6 @@ class SideState(CarriedSide):
         return not self.next_byte and self._reach <= 0 and not self._waiting and self.fin is None
 
     @property
-    def _seen_bytes(self) -> int:
+    def seen_bytes(self) -> int:
         """Bytes that were delivered or wait."""
         return self.delivered_bytes + self._waiting_bytes

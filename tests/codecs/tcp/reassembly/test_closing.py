@@ -122,7 +122,6 @@ def test_a_stray_that_shows_that_a_fin_is_none_is_said() -> None:
     talk.send(C, 5, b"fgh", FIN | ACK)
     talk.send(S, 20, b"?", acknowledgment=31)
     talk.send(C, 31, b"behind the FIN", acknowledgment=21)
-    assert talk.connection.client.fin == 8
     talk.send(C, 2**26, b"stray", acknowledgment=21)
     assert talk.connection.client.fin is None
     talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
