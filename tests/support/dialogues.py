@@ -211,6 +211,7 @@ def told(segments: list[TcpSegment], options: TcpOptions = OPTIONS, *, cut: bool
         for event in found:
             events.append(event.connection.connection_id if isinstance(event, Opened) else event)
 
+    taken: Counter[Direction] = Counter()
     for segment in segments:
         if cut:
             note(flow.expire(segment.place.arrived_at_ns))
@@ -224,6 +225,8 @@ def told(segments: list[TcpSegment], options: TcpOptions = OPTIONS, *, cut: bool
         connections[flow.connection.connection_id] = flow.connection
         for side in (flow.connection.client, flow.connection.server):
             assert side._waiting_bytes <= options.max_waiting_bytes
+        taken[segment.direction] += len(segment.payload)
+        assert counted_bytes(connections.values()) == taken
     note(flow.expire(2**62))
     assert flow.snapshot() == ""
     return Told(events, connections)
@@ -249,15 +252,24 @@ def assert_tiles(events: list[Any], texts: dict[Direction, bytes] | None = None)
     return {direction: bytes(text) for direction, text in found.items()}
 
 
+def counted_bytes(connections: Iterable[Connection]) -> Counter[Direction]:
+    """By direction the captured bytes that are in one of the counters, or wait."""
+    counted: Counter[Direction] = Counter()
+    for connection in connections:
+        for side in (connection.client, connection.server):
+            counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
+            counted[side.direction] += connection.waiting_bytes(side)
+    return counted
+
+
 def assert_balances(segments: list[TcpSegment], result: Told) -> None:
     """Every captured byte and every packet is in one counter."""
-    counted: Counter[Direction] = Counter()
     packets: Counter[Direction] = Counter()
     for connection in result.connections.values():
         for side in (connection.client, connection.server):
             assert side._waiting_bytes == 0
-            counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
             packets[side.direction] += side.packets + side.unproven
+    counted = counted_bytes(result.connections.values())
     for direction in Direction:
         assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
         assert packets[direction] == sum(s.direction is direction for s in segments)

@@ -348,5 +348,6 @@ def _connection_row(
         "window_packets": packets,
     }
     for side in (connection.client, connection.server):
-        row.update(zip(COUNTED[side.direction], _counters(side), strict=True))
+        counts = (*_counters(side), connection.waiting_bytes(side))
+        row.update(zip(COUNTED[side.direction], counts, strict=True))
     return row

@@ -41,7 +41,9 @@ COUNTERS: Final = (
     *("packets", "delivered_bytes", "missing_bytes", "retransmitted_bytes", "ignored_bytes"),
     *("strays", "out_of_order", "zero_windows", "overlaps_differ"),
 )
-COUNTED: Final = {direction: tuple(f"{direction}_{name}" for name in COUNTERS) for direction in Direction}
+COUNTED: Final = {
+    direction: tuple(f"{direction}_{name}" for name in (*COUNTERS, "waiting_bytes")) for direction in Direction
+}
 CONNECTION_TYPE: Final = pa.struct(
     [
         ("community_id", pa.string()),

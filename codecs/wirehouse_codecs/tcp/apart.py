@@ -1,4 +1,12 @@
-"""Segments that did not go on where their side ended: a SYN may show that they are of the next connection."""
+"""Segments that did not continue their side's stream.
+
+They are kept for a while, because a later SYN may show that they belong to the next connection.
+
+- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
+  Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
+  be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
+  a gap. A known copy stays.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,18 @@
 
 It decides whether a segment begins another connection, and which earlier segments that connection takes. It answers
 what protocols ask about its sides. `CarriedConnection` is the state for the next window. `connection_id` names it.
+
+- A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
+  closes after `hole_wait_ns` of silence, and these bytes are a hole.
+- A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
+  before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
+  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
+  also come after the end of a connection that began in the middle. Its SYN stands a little before the first bytes.
+- The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
+  nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
+  are near. The strays come with it.
+- Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
+  ignored, and reported unless they are copies of bytes that were seen.
 """
 
 from __future__ import annotations
@@ -244,6 +256,11 @@ class Connection(CarriedConnection):
     def late(self, direction: Direction) -> Sequence[tuple[int, int]]:
         """The ranges of a side's late bytes: see `is_late`."""
         return self.sides(direction)[0].late
+
+    def waiting_bytes(self, side: Side) -> int:
+        """Captured bytes of a side that are not yet delivered or ignored: behind a gap, or for the other side."""
+        held = [len(one.payload) for one in self.held if one.direction is side.direction]
+        return side.kept_bytes + sum(held)
 
     # Reassembly
 

@@ -1,4 +1,43 @@
-"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over."""
+"""The rules by which a gap becomes a hole: nobody waits for its bytes any more, and they are passed over.
+
+Gaps and holes
+--------------
+
+- A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
+  options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
+  taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
+  acknowledged: what it doesn't acknowledge it lacks too. Of what it lacked first, the time begins when it acknowledges
+  it: two taps may deliver the acknowledgment before the bytes.
+- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
+  FIN that wasn't seen, so it isn't counted. If a side was not captured and the other side has sent its FIN, the last
+  byte isn't counted either. In any other hole that is reported earlier it is counted, though the hole may be too long
+  by a FIN. Otherwise each lost packet would leave a second hole of one byte.
+- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
+  acknowledges as much or more, and for no more than the smaller.
+
+The order of the two directions
+-------------------------------
+
+- Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
+  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
+  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end have
+  come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
+  believed, as the bytes are missing in any case.
+- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
+  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Nobody
+  waits for it if its side was not captured.
+- Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
+  the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
+  are waited for.
+- A host's acknowledgments rise, and a retransmission acknowledges more than the first copy did. So bytes that fill a
+  gap wait for no more than those behind it. If bytes arrive in order, one acknowledgment that is less than those
+  before it is garbled or late, and releases nothing. If two consecutive segments both acknowledge less than the one
+  before them, that one waits only for the larger of these two acknowledgments. An acknowledgment that lies before the
+  first byte is ignored, if a SYN or the other side says which byte is the first: then the bytes wait for what those
+  before them wait for.
+- Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
+  `Unordered` reports that nobody knows the order.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +65,7 @@ class Holes(Waiting):
         If the other side has sent its FIN, the last byte may be a FIN too and is left out.
         """
         self._reach = max(self._reach, self._acknowledged - (self.peer.fin is not None))
-        return self.tell_holes(place)
+        return self.report_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:
         """Begin the stream with the first bytes that are here, once the other side has all that were sent before."""
@@ -40,7 +79,7 @@ class Holes(Waiting):
         self._time_gap(place)
         return events
 
-    def tell_due_holes(self, place: Place) -> list[Event]:
+    def report_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, except what the receiver lacks too, and gaps behind which too much waits."""
         events: list[Event] = []
         if self._gap_since_ns is None:
@@ -49,7 +88,7 @@ class Holes(Waiting):
         while not self.answers_wait and (end := self._due_end(place)) > self.next_byte:
             known = self._before_answers(end)
             if known > self.next_byte:
-                events += self._tell_hole(place, known, known=True, over_limit=self._holds_too_much)
+                events += self._report_hole(place, known, known=True, over_limit=self._holds_too_much)
             if known < end:
                 break
             self._time_acknowledged(place)
@@ -72,7 +111,7 @@ class Holes(Waiting):
         peer = self.peer
         if not peer.answers_wait:
             return end
-        needed = self.needed(peer._waiting[0].needs)
+        needed = self.needed(peer.next_piece.needs)
         return min(needed, end) if self.lacks(needed) else self.next_byte
 
     def _due_end(self, place: Place) -> int:
@@ -92,11 +131,11 @@ class Holes(Waiting):
         waited_ns = place.arrived_at_ns - self._waiting[0].arrived_at_ns
         return waited_ns >= self.options.hole_wait_ns or self._holds_too_much
 
-    def tell_answers(self, theirs: Holes, place: Place) -> list[Event]:
+    def deliver_answers(self, theirs: Holes, place: Place) -> list[Event]:
         """Deliver the next bytes if they need not wait for the other side any more."""
         if not self.answers_wait or theirs.is_awaited(theirs.needed(self._waiting[0].needs)):
             return []
-        return self._release_answers(place)
+        return self.release_answers(place)
 
     def give_up(self, theirs: Holes, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
@@ -104,18 +143,24 @@ class Holes(Waiting):
         end = theirs.needed(needs)
         if theirs.fin is not None:
             end = min(end, theirs.fin)
-        seen = end <= theirs._reach
+        seen = end <= theirs.reach
         events: list[Event] = []
         # At the end of the connection, acknowledged bytes are missing in any case.
-        is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
-        if seen or (end <= theirs._acknowledged and is_believed):
+        is_believed = ending or end <= theirs.confirmed_bytes or theirs.seen_bytes == needs.seen_bytes
+        if seen or (end <= theirs.acknowledged_bytes and is_believed):
             # The last byte, which nobody will see any more, may have been a FIN if nothing behind it was acknowledged.
-            end -= ending and not seen and end == theirs._acknowledged
-            if not (ending or theirs.lacks(end)):
-                theirs._assumed_end = end
-            while theirs.next_byte < end != theirs._assumed_end and not theirs.answers_wait:
-                events += theirs._tell_hole(place, end, known=True)
-        return events + self._release_answers(place)
+            end -= ending and not seen and end == theirs.acknowledged_bytes
+            events += theirs.pass_until(end, place, ending=ending)
+        return events + self.release_answers(place)
+
+    def pass_until(self, end: int, place: Place, *, ending: bool) -> list[Event]:
+        """Pass over what is missing before `end`; if that is only the last byte, nobody waits for it any more."""
+        if not (ending or self.lacks(end)):
+            self._assumed_end = end
+        events: list[Event] = []
+        while self.next_byte < end != self._assumed_end and not self.answers_wait:
+            events += self._report_hole(place, end, known=True)
+        return events
 
     def answers_before(self, theirs: Holes, place: Place) -> list[Event]:
         """Deliver next bytes where both sides wait for each other: those of the side whose bytes arrived later.
@@ -125,17 +170,17 @@ class Holes(Waiting):
         first = max(self, theirs, key=_waits_since_ns)
         if not (self.next_byte or theirs.next_byte):
             first = self if self.direction is Direction.CLIENT else theirs
-        return [Unordered(place), *first._release_answers(place)]
+        return [Unordered(place), *first.release_answers(place)]
 
-    def tell_next_hole(self, place: Place) -> list[Event]:
+    def report_next_hole(self, place: Place) -> list[Event]:
         """Give up the gap at the next byte, if there is one."""
-        return self._tell_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
+        return self._report_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
 
-    def tell_holes(self, place: Place) -> list[Event]:
+    def report_holes(self, place: Place) -> list[Event]:
         """Give up all gaps."""
         events: list[Event] = []
         while self._reach > self.next_byte:
-            events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
+            events += self.release_answers(place) if self.answers_wait else self._report_hole(place)
         return events
 
     def _given_up(self, start: int, end: int) -> int:
@@ -143,8 +188,8 @@ class Holes(Waiting):
         first = bisect_left(self._holes, (start,))
         return sum(max(min(end, high) - max(start, low), 0) for low, high in self._holes[max(first - 1, 0) :])
 
-    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
-        """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
+    def _report_hole(self, place: Place, end: int = 0, *, known: bool = False, over_limit: bool = False) -> list[Event]:
+        """Give up the gap at `next_byte`. It ends at the first waiting byte; if none waits, at `end` or further.
 
         A gap that is `known` up to `end` is passed over up to there: what lies behind is missing only now, and is a gap
         of its own.
@@ -175,4 +220,4 @@ class Holes(Waiting):
 
 
 def _waits_since_ns(side: Waiting) -> int:
-    return side._waiting[0].arrived_at_ns
+    return side.next_piece.arrived_at_ns

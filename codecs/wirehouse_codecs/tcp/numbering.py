@@ -3,6 +3,64 @@
 Where SYNs, acknowledgments and first bytes disagree, it chooses between two numberings. It keeps how far the other side
 acknowledged the bytes. It also keeps how much of the other side the sender had received when it sent them. The theory
 is in `reassembly`.
+
+Where the first byte is
+-----------------------
+
+- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
+  wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
+  bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
+  one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
+- An answer to a SYN that was not captured numbers the bytes from what it acknowledges. That SYN may have carried bytes
+  (RFC 7413), so its side may lack its beginning.
+- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
+  assumption: a SYN or the first bytes of the side itself override it.
+- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
+  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
+  alone ends this wait, without another segment.
+- What waits keeps the acknowledgment that it came with, and its position is computed when it is needed: the other side
+  may be numbered later, or otherwise. For delivered bytes the positions are kept, and numbered again with that side.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
+  `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
+  stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
+  before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
+  from before its first byte is ignored.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then
+  all of them count, and nothing was sent before the capture began: what is missing from the first byte on is a hole.
+  `opened` stays `middle`, as it names the first packet. Bytes that were held wait for what they acknowledge, like all
+  others.
+- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
+  it goes on where the last stray ended. Then reading continues with this one, and all before it is a hole (its length
+  is known modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+
+What shows it
+-------------
+
+| evidence | overrides, before any byte came | sets |
+|---|---|---|
+| an acknowledgment (`begin_at_acknowledgment`) | a higher acknowledgment | `assumed` |
+| the answer to its SYN (`begin_answered`) | an acknowledgment | `only_answered` |
+| held bytes from before the first one (`begin_before`) | an acknowledgment behind them | `may_lack_beginning` |
+| its first bytes (`begin_with_bytes`) | an acknowledgment that isn't near before them | `may_lack_beginning` |
+| its first bytes, near behind an acknowledgment | nothing | `_opening`, in the middle |
+| its SYN (`announce`) | an acknowledgment; also waiting bytes behind it | clears `only_answered` |
+
+All but the first clear `assumed`. A SYN clears `may_lack_beginning` if it stands right before the first byte. If it is
+far from what was acknowledged, or differs from another SYN, its number becomes `_other`. So does an acknowledgment, or
+a stray, that disagrees before any byte came. `_other` lasts until an acknowledgment or bytes select one of both;
+`_other_assumed` is what `assumed` becomes if it is selected. `_is_acknowledged` says that the other side confirmed the
+number. `_sent_from` is its first captured packet, if the capture begins in the middle.
+
+What a sender knew
+------------------
+
+- `peer_received` is how many bytes of the other side a host had received when it sent its bytes up to a position. The
+  acknowledgment of the segment says so. It is an upper bound, except where `is_late`.
+- Bytes are late if they waited for their place in the stream, or if nobody knows when they were sent first: they fill
+  a gap, they were acknowledged before they were captured, or a segment without bytes stood behind them (its sequence
+  number says that its side had sent everything before it). Bytes of the second kind keep the `peer_received` of the
+  bytes before them, because a retransmission acknowledges more than the first sending.
 """
 
 from __future__ import annotations
@@ -12,7 +70,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import is_within
-from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import (
     ACKNOWLEDGED_BYTES,
     SEQUENCE_MASK,
@@ -21,13 +78,17 @@ from wirehouse_codecs.tcp.sequence_numbers import (
     distance,
 )
 from wirehouse_codecs.tcp.side_state import SideState
+from wirehouse_codecs.tcp.waiting_pieces import Needs
 
 #: Maximum number of entries that are kept of each: changes of what a side had received, late stretches, and stalls.
 MOST_RECEIPTS: Final = 4096
 
 
 class Numbering(SideState):
-    """The numbering of a side's bytes, how many of them the other side has, and how many of the other side's it had."""
+    """Numbers a side's bytes.
+
+    Also knows what the peer acknowledged of them, and what the sender had received from the peer when it sent them.
+    """
 
     __slots__ = ()
 
@@ -152,11 +213,7 @@ class Numbering(SideState):
         is_near = abs(ahead) < WINDOW_BYTES
         for name in ("_acknowledged", "_claimed", "_confirmed", "_sent"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
-        peer = self.peer
-        if peer._receipts[-1][1]:
-            # Nobody may have asked yet about the bytes that were delivered.
-            peer._receipts.append((peer.next_byte, max(peer._receipts[-1][1] - ahead, 0) if is_near else 0))
-        peer.noted_acknowledgment = UNKNOWN
+        self.peer.renumber_received(ahead, is_near=is_near)
 
     def select_numbering(self, sequence: int) -> bool:
         """Choose between two numberings: the one nearer to `sequence` holds, if that is credible.
@@ -237,8 +294,9 @@ class Numbering(SideState):
         return (self.expected + max(self._reach, self._acknowledged, self.next_byte) - self.next_byte) & SEQUENCE_MASK
 
     def may_end_at(self, sequence: int) -> bool:
-        """Whether a RST with `sequence` is where the stream stands: at its next byte, behind all, or behind its FIN.
+        """Whether a RST at `sequence` is at the sender's position.
 
+        That is the next expected byte, the end of all that it sent, or right after its FIN.
         While its bytes aren't numbered, only its first captured packet counts, if the capture begins in the middle.
         """
         if self.expected == UNKNOWN:
@@ -271,11 +329,15 @@ class Numbering(SideState):
         """Whether the other side acknowledged more than its bytes before the FIN and the FIN itself."""
         return self.fin is not None and self._acknowledged > self.fin + 1
 
-    def has_acknowledged(self, sequence: int) -> bool:
-        """Whether the other side has more of it than the bytes before `sequence`, which is near, and a FIN."""
+    def has_acknowledged(self, sequence: int, *, was_captured: bool) -> bool:
+        """Whether the other side has more of it than the bytes before `sequence`, which is near, and a FIN.
+
+        If packets of it were captured, only acknowledgments that came with bytes count: others aren't kept.
+        """
         if self.expected == UNKNOWN or not self.is_near(sequence):
             return False
-        return self.next_byte + distance(sequence, self.expected) < self._acknowledged - 1
+        acknowledged = self.peer._receipts[-1][1] if was_captured else self._acknowledged
+        return self.next_byte + distance(sequence, self.expected) < acknowledged - 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """Note that the other side has all before `acknowledgment`. It numbers the bytes if nothing else does."""
@@ -332,7 +394,7 @@ class Numbering(SideState):
         at = self.position(acknowledgment)
         is_before = at is not None and at < 0 and not (self.assumed or self.may_lack_beginning)
         is_near = self._other != UNKNOWN or self._opening or (self.is_credible(acknowledgment) and not is_before)
-        return Needs(acknowledgment, self._seen_bytes) if is_near else None
+        return Needs(acknowledgment, self.seen_bytes) if is_near else None
 
     def needed(self, needs: Needs) -> int:
         """The position after the bytes that are waited for; 0 if none are, or nobody knows which."""
@@ -397,6 +459,14 @@ class Numbering(SideState):
         behind = (theirs.expected - acknowledgment) & SEQUENCE_MASK
         if theirs.next_byte - behind > self._receipts[-1][1]:
             self._receipts.append((start, theirs.next_byte - behind))
+
+    def renumber_received(self, ahead: int, *, is_near: bool) -> None:
+        """Follow the other side, whose byte at `ahead` becomes position 0; if that isn't near, nothing is known."""
+        received = self._receipts[-1][1]
+        if received:
+            # Nobody may have asked yet about the bytes that were delivered.
+            self._receipts.append((self.next_byte, max(received - ahead, 0) if is_near else 0))
+        self.noted_acknowledgment = UNKNOWN
 
     def forget_received(self, byte_end: int) -> None:
         """Drop what was known when the bytes before `byte_end` were sent: nobody asks for it any more.

@@ -41,134 +41,13 @@ alleged sender goes on sending decides what it was.
 may be new ones or a retransmission. So they are held until the other host acknowledges: where it waits, the stream
 begins.
 
-The rest of this page lists the cases.
-
-Numbering
----------
-
-- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
-  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
-  wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
-  bytes, which were ignored as strays, are taken after all. A SYN that is captured behind bytes of its side is an old
-  one. So is an answer more than ACKNOWLEDGED_BYTES below what the client acknowledges first.
-- An answer to a SYN that was not captured numbers the bytes from what it acknowledges. That SYN may have carried bytes
-  (RFC 7413), so its side may lack its beginning.
-- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
-  assumption: a SYN or the first bytes of the side itself override it.
-- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
-  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for. Time
-  alone ends this wait, without another segment.
-- What waits keeps the acknowledgment that it came with, and its position is computed when it is needed: the other side
-  may be numbered later, or otherwise. For delivered bytes the positions are kept, and numbered again with that side.
-- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
-  `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
-  stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
-  before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
-  from before its first byte is ignored.
-- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them, unless they stand before it. Then
-  all of them count, and nothing was sent before the capture began: what is missing from the first byte on is a hole.
-  `opened` stays `middle`, as it names the first packet. Bytes that were held wait for what they acknowledge, like all
-  others.
-- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
-  it goes on where the last stray ended. Then reading continues with this one, and all before it is a hole (its length
-  is known modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
-
-Gaps and holes
---------------
-
-- A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
-  options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
-  taken. Once the receiver has acknowledged anything while there is a gap, time makes a hole only of what it
-  acknowledged: what it doesn't acknowledge it lacks too. Of what it lacked first, the time begins when it acknowledges
-  it: two taps may deliver the acknowledgment before the bytes.
-- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. Nor is it counted for a side that was not captured, once the other one has
-  sent its FIN. In any other hole that is reported earlier it is counted: one byte of a hole of its own for each lost
-  packet would be worse than a hole that is too long by a FIN.
-- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
-  acknowledges as much or more, and for no more than the smaller.
-
-The order of the two directions
--------------------------------
-
-- Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
-  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
-  also if nothing waits behind it. An acknowledgment that stands alone is not believed if bytes before its end have
-  come meanwhile, and none behind it: it is garbled, and no gap is a hole by it. At the end of the connection it is
-  believed, as the bytes are missing in any case.
-- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
-  the last that was seen may be a FIN. It is waited for like others, once. If it doesn't come, it is no hole. Nobody
-  waits for it if its side was not captured.
-- Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
-  the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
-  are waited for.
-- A host's acknowledgments rise, and a retransmission acknowledges more than the first copy did. So bytes that fill a
-  gap wait for no more than those behind it. If bytes arrive in order, one acknowledgment that is less than those before
-  it is garbled or late, and releases nothing. Where the next two are both less than one, that one waits for no more
-  than the larger of them. An acknowledgment from before the first byte is none, if a SYN or the other side says which
-  byte is the first: then the bytes wait for what those before them wait for.
-- Where both sides wait for each other nevertheless, what arrived later goes first (at the beginning, the client), and
-  `Unordered` reports that nobody knows the order.
-
-What a sender knew
-------------------
-
-- `peer_received` is how many bytes of the other side a host had received when it sent its bytes up to a position. The
-  acknowledgment of the segment says so. It is an upper bound, except where `is_late`.
-- Bytes are late if they waited for their place in the stream, or if nobody knows when they were sent first: they fill
-  a gap, they were acknowledged before they were captured, or a segment without bytes stood behind them (its sequence
-  number says that its side had sent everything before it). The latter have the number of the bytes before them, because
-  a retransmission acknowledges more than the first sending.
-
-Copies
-------
-
-- The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
-  COMPARED_BYTES that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
-  not compared.
-
-The end
--------
-
-- A FIN is none if bytes behind it were captured, and the other side acknowledges more than it: then they are taken.
-- A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
-  closes after `hole_wait_ns` of silence, and these bytes are a hole.
-- A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
-  (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
-  that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
-  is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
-  that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
-- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. It is ignored at once if it stands
-  before bytes that its receiver had acknowledged, as no host accepts that. Else it waits. It is believed if its side
-  is silent for `hole_wait_ns` although the other side speaks, if the stream comes to stand where it stands, at a SYN,
-  or when the connection is idle. It is ignored if its alleged sender acknowledges new data or speaks after
-  `hole_wait_ns`, if the other side acknowledges new data of that sender, or if the connection ends by FINs. If
-  nothing else of its alleged sender was captured, the silence of both confirms it, and a connection that goes on
-  after `hole_wait_ns` refutes it. Until it is believed it is no packet of that side, and it numbers no bytes.
-- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
-  may have been a FIN.
-- A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
-  before any bytes (the connection was refused, and the client tries again), unless it arrived at the same moment as the
-  first one, as a copy does. Otherwise it is a retransmission, or a copy that a second tap took. A second tap's copy may
-  also come after the end of a connection that began in the middle. Its SYN stands a little before the first bytes.
-- The SYN of another connection may be missing. A segment that goes on where a stray ended, and that acknowledges
-  nothing credible either, is of another one: after losses of gigabytes within one connection the other side's numbers
-  are near. The strays come with it.
-- Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
-  ignored, and reported unless they are copies of bytes that were seen.
-- Data may be captured shortly before the SYN of its connection, or before the answer to a SYN that wasn't captured.
-  Then it moves to that connection, if the one before has not delivered it. What stands before the next byte there may
-  be a retransmission. So it moves only if it can't be one, and lies near the SYN, or if it goes on from the SYN without
-  a gap. A known copy stays.
-- What is ignored is counted at once. `Side.take_ignored` returns why and where it begins: for bytes that a SYN may
-  still claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
-
 Where the code is
 -----------------
 
 `Flow` and the steps of a segment are here. A `connection` has two sides, and keeps segments that may belong to the next
 one (`apart` has what became of them). Each `side` is built from its state (`side_state`), the numbers of its bytes
 (`numbering`), its waiting bytes (`waiting`), and its gaps (`holes`). `resets` judges RSTs. `events` has what comes out.
+Each of these modules begins with the cases that it decides.
 """
 
 from __future__ import annotations
@@ -243,33 +122,33 @@ class Flow:
     def receive(self, segment: TcpSegment) -> list[Event]:
         """Take the next segment; returns the events that it causes.
 
-        A segment in order of a connection without anything unusual takes a shortcut, which a test compares with the
-        general path.
+        A plain segment takes a shortcut, which a test compares with the general path. The numbers are those of the
+        conditions in `segments`.
         """
         place, direction, sequence, acknowledgment, flags, window, payload, payload_bytes = segment
         connection = self.connection
         if (
             connection is None
             or not connection.is_regular
-            or flags & CONTROL != ACK
-            or not window
-            or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns
+            or flags & CONTROL != ACK  # 1
+            or not window  # 2
+            or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns  # 3
         ):
             return self._receive_any(segment)
         ours, theirs = connection.sides(direction)
-        if not ours.packets:
+        if not ours.packets:  # 4
             return self._receive_any(segment)
         ahead = acknowledgment - theirs.expected & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
-            if theirs.expected - acknowledgment & SEQUENCE_MASK > theirs.next_byte:
+            if theirs.expected - acknowledgment & SEQUENCE_MASK > theirs.next_byte:  # 5
                 # It isn't credible: nothing was sent there.
                 return self._receive_any(segment)
             ahead = 0
-        if ahead and (theirs.assumed or not theirs.packets):
+        if ahead and (theirs.assumed or not theirs.packets):  # 6
             return self._receive_any(segment)
-        if payload_bytes and (ahead or sequence != ours.expected or len(payload) != payload_bytes):
+        if payload_bytes and (ahead or sequence != ours.expected or len(payload) != payload_bytes):  # 6, 8, 7
             return self._receive_any(segment)
-        if 0 < (sequence - ours.expected & SEQUENCE_MASK) < WINDOW_BYTES:
+        if 0 < (sequence - ours.expected & SEQUENCE_MASK) < WINDOW_BYTES:  # 9
             return self._receive_any(segment)
         connection.last = place
         ours.packets += 1
@@ -567,16 +446,16 @@ def _advance(connection: Connection, place: Place, *, ending: bool = False) -> l
     if client.is_in_order and server.is_in_order and not ending:
         return events
     while True:
-        told: list[Event] = []
+        more: list[Event] = []
         may_resolve = client.answers_wait or server.answers_wait
         if may_resolve:
-            told += [*client.tell_answers(server, place), *server.tell_answers(client, place)]
-        told += [*client.tell_due_holes(place), *server.tell_due_holes(place)]
-        if not told and (may_resolve or ending):
-            told = _resolve(client, server, place, ending=ending)
-        if not told:
+            more += [*client.deliver_answers(server, place), *server.deliver_answers(client, place)]
+        more += [*client.report_due_holes(place), *server.report_due_holes(place)]
+        if not more and (may_resolve or ending):
+            more = _resolve(client, server, place, ending=ending)
+        if not more:
             return events
-        events += told
+        events += more
 
 
 def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[Event]:
@@ -586,7 +465,7 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
     for ours, theirs in ((client, server), (server, client)):
         if ours.answers_wait and (ending or ours.answers_are_due(place)):
             return ours.give_up(theirs, place, ending=ending)
-    return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
+    return client.report_next_hole(place) or server.report_next_hole(place) if ending else []
 
 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:

@@ -1,4 +1,20 @@
-"""RSTs: which of them close a connection, which wait, and what shows that one is forged."""
+"""RSTs: which of them close a connection, which wait, and what shows that one is forged.
+
+- A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
+  (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
+  that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
+  is one that came late, or is forged. Bytes of its side before it may be captured after it, and bytes of the other one
+  that its side has acknowledged: then it closes when they are there, or after `hole_wait_ns`.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. It is ignored at once if it stands
+  before bytes that its receiver had acknowledged, as no host accepts that. Else it waits. It is believed if its side
+  is silent for `hole_wait_ns` although the other side speaks, if the stream comes to stand where it stands, at a SYN,
+  or when the connection is idle. It is ignored if its alleged sender acknowledges new data or speaks after
+  `hole_wait_ns`, if the other side acknowledges new data of that sender, or if the connection ends by FINs. If
+  nothing else of its alleged sender was captured, the silence of both confirms it, and a connection that goes on
+  after `hole_wait_ns` refutes it. Until it is believed it is no packet of that side, and it numbers no bytes.
+- Once a RST is believed, its sender had sent all before it. What was not captured is a hole, except the last byte: it
+  may have been a FIN.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +82,7 @@ def take_reset(connection: Connection, segment: TcpSegment, *, was_captured: boo
         own = segment.sequence
     is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
-    if ours.has_acknowledged(segment.sequence):
+    if ours.has_acknowledged(segment.sequence, was_captured=was_captured):
         ours.strays += 1
         if not was_captured:
             ours.unproven, ours.packets = ours.packets, 0

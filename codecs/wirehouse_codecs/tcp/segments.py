@@ -2,6 +2,23 @@
 
 Most segments of a bulk transfer go on where the last one of their side ended, and most others only acknowledge. A
 compiled loop passes over these as `reassembly.Flow.receive` does with each, and their bytes stay where Arrow has them.
+
+A plain segment is one of a connection that `is_regular`, and
+
+1. its only control flag is ACK,
+2. its window isn't 0,
+3. the connection wasn't silent for `idle_ns` before it,
+4. a packet of its side was captured before,
+5. if it acknowledges less than was delivered of the other side, then nothing from before the first byte
+   (`Flow.receive`); or less than WINDOW_BYTES less, and some byte was delivered (`_plain`),
+6. if it acknowledges more, then it has no bytes, and the other side was captured and is numbered by more than an
+   assumption (`Flow.receive`); never (`_plain`, which leaves such segments to the reference path),
+7. its bytes were captured whole,
+8. its bytes are the next of its side,
+9. it doesn't stand near behind the next byte of its side.
+
+`Flow.receive`, the reference path, and `_plain` check this, each condition with its number. What a plain segment
+changes is in `Flow.receive`, and for a whole stretch in `FlowLog._pass_plain`.
 """
 
 from __future__ import annotations
@@ -109,15 +126,15 @@ class SegmentRows:
     def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
         """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
         sides = (connection.client, connection.server)
-        told = np.zeros(_WORDS, np.int64)
-        told[_LAST_NS] = connection.last.arrived_at_ns
+        words = np.zeros(_WORDS, np.int64)
+        words[_LAST_NS] = connection.last.arrived_at_ns
         for at, side in enumerate(sides):
-            told[_EXPECTED + at] = side.expected
-            told[_CAPTURED + at], told[_BEGUN + at] = side.packets > 0, side.next_byte > 0
+            words[_EXPECTED + at] = side.expected
+            words[_CAPTURED + at], words[_BEGUN + at] = side.packets > 0, side.next_byte > 0
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
-        stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
-        return Plain(self, stop, data_rows[:count], *told[_PACKETS : _PACKETS + 2].tolist())
+        stop, count = _plain(columns, row, end, idle_ns, most, words, data_rows)
+        return Plain(self, stop, data_rows[:count], *words[_PACKETS : _PACKETS + 2].tolist())
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -148,10 +165,10 @@ class Plain(NamedTuple):
 
 
 @compiled
-def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
+def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, words: Any, data_rows: Any) -> tuple[int, int]:
     """Pass over plain segments: the row after them, and how many have bytes.
 
-    `told` has the last arrival and the words of each side, and takes what was passed over. The first segment of a side
+    `words` has the last arrival and the words of each side, and takes what was passed over. The first segment of a side
     is never plain.
     """
     arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
@@ -159,24 +176,24 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
     size = wide(0)
     while row < end and size < most:
         side = wide(servers[row])
-        ahead = (acknowledgment[row] - told[_EXPECTED + 1 - side]) & SEQUENCE_MASK
+        ahead = (acknowledgment[row] - words[_EXPECTED + 1 - side]) & SEQUENCE_MASK
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
-            flags[row] & CONTROL != ACK
-            or not window[row]
-            or not told[_CAPTURED + side]
-            or arrived_at_ns[row] - told[_LAST_NS] >= idle_ns
-            or 0 < ahead <= SEQUENCE_MASK + 1 - WINDOW_BYTES
-            or (ahead and not told[_BEGUN + 1 - side])
-            or captured != payload_bytes[row]
-            or (captured and sequence[row] != told[_EXPECTED + side])
-            or 0 < ((sequence[row] - told[_EXPECTED + side]) & SEQUENCE_MASK) < WINDOW_BYTES
+            flags[row] & CONTROL != ACK  # 1
+            or not window[row]  # 2
+            or not words[_CAPTURED + side]  # 4
+            or arrived_at_ns[row] - words[_LAST_NS] >= idle_ns  # 3
+            or 0 < ahead <= SEQUENCE_MASK + 1 - WINDOW_BYTES  # 5, 6
+            or (ahead and not words[_BEGUN + 1 - side])  # 5
+            or captured != payload_bytes[row]  # 7
+            or (captured and sequence[row] != words[_EXPECTED + side])  # 8
+            or 0 < ((sequence[row] - words[_EXPECTED + side]) & SEQUENCE_MASK) < WINDOW_BYTES  # 9
         ):
             break
-        told[_LAST_NS] = arrived_at_ns[row]
-        told[_PACKETS + side] += 1
+        words[_LAST_NS] = arrived_at_ns[row]
+        words[_PACKETS + side] += 1
         if captured:
-            told[_EXPECTED + side] = (told[_EXPECTED + side] + captured) & SEQUENCE_MASK
+            words[_EXPECTED + side] = (words[_EXPECTED + side] + captured) & SEQUENCE_MASK
             data_rows[count] = row
             count += 1
             size += captured

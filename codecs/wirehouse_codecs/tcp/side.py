@@ -1,4 +1,9 @@
-"""One side of a connection: what it sent is taken, ignored or kept for later, and carried to the next window."""
+"""One side of a connection: what it sent is taken, ignored or kept for later, and carried to the next window.
+
+- A FIN is none if bytes behind it were captured, and the other side acknowledges more than it: then they are taken.
+- What is ignored is counted at once. `Side.take_ignored` returns why and where it begins: for bytes that a SYN may
+  still claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ from wirehouse_codecs.tcp.events import Event, OverlapDiffers
 from wirehouse_codecs.tcp.holes import Holes
 from wirehouse_codecs.tcp.ignored import REASONS, Ignored, Why
 from wirehouse_codecs.tcp.options import TcpOptions
-from wirehouse_codecs.tcp.pieces import Needs
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN, distance
 from wirehouse_codecs.tcp.side_state import CarriedSide
+from wirehouse_codecs.tcp.waiting_pieces import Needs
 
 
 class _Repeated(NamedTuple):
@@ -43,7 +48,7 @@ class Side(Holes):
                 self._ignore_stray(sequence, len(payload), size + fin)
                 return Taken([], Fate.STRAY, len(payload))
             self._reach = self.next_byte + ((sequence - self.expected) & SEQUENCE_MASK)
-            events += self.tell_holes(place)
+            events += self.report_holes(place)
         start = self.next_byte + distance(sequence, self.expected)
         end = start + size
         if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self.next_byte):
@@ -70,6 +75,7 @@ class Side(Holes):
         if differ:
             self.overlaps_differ += 1
             events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
+        # The snap length may have cut the payload: the rest is a gap.
         self._reach = max(self._reach, end)
         before = self.next_byte
         events += self._release(place)
@@ -155,7 +161,7 @@ class Side(Holes):
         """Give up all gaps, and what was only acknowledged: no more bytes are taken."""
         if self.fin is None:
             self._reach = max(self._reach, self._acknowledged - 1)
-        events = self.tell_holes(place)
+        events = self.report_holes(place)
         self._recent, self._recent_bytes = [], 0
         return events
 

@@ -1,4 +1,12 @@
-"""The order of a side's bytes: they are held until their turn, delivered, and compared with copies."""
+"""The order of a side's bytes: they are held until their turn, delivered, and compared with copies.
+
+Copies
+------
+
+- The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
+  COMPARED_BYTES that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
+  not compared.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +16,8 @@ from typing import Final
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.tcp.events import Data, Event, OverlapDiffers
 from wirehouse_codecs.tcp.numbering import Numbering
-from wirehouse_codecs.tcp.pieces import Needs, Piece
 from wirehouse_codecs.tcp.sequence_numbers import SEQUENCE_MASK, UNKNOWN
+from wirehouse_codecs.tcp.waiting_pieces import Needs, Piece
 
 #: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
 COMPARED_BYTES: Final = 1 << 16
@@ -76,7 +84,7 @@ class Waiting(Numbering):
         self._waiting_bytes -= len(piece.data)
         return self.deliver(piece.data, place)
 
-    def _release_answers(self, place: Place) -> list[Event]:
+    def release_answers(self, place: Place) -> list[Event]:
         """Deliver the next bytes, although they waited for the other side."""
         first = self._deliver_piece(self._waiting.pop(0), place)
         events = [first, *self._release(place)]

@@ -33,6 +33,6 @@ class Piece(NamedTuple):
     data: bytes
     arrived_at_ns: int
     needs: Needs = Needs()
-    #: The least that their sender had received of the other side, if its own acknowledgment shows how much that was; -1
-    #: if it doesn't.
+    #: Lower bound of the peer's bytes that the sender had received; -1 if the segment's acknowledgment can't be used
+    #: (late or repeated bytes).
     received: int = UNKNOWN
