@@ -55,7 +55,6 @@ from wirehouse_codecs.hiero.wire.http2.events import (
 )
 from wirehouse_codecs.hiero.wire.http2.frames import (
     BLOCKS,
-    CHAIN_FRAME_BYTES,
     CONTINUATION,
     CONTROL,
     CREDIBLE,
@@ -74,10 +73,10 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     STREAM_MASK,
     TLS,
     UNKNOWN_FRAME_BYTES,
-    chain,
     is_update,
 )
 from wirehouse_codecs.hiero.wire.http2.header_blocks import begin_block, break_block, continue_block, cut_block
+from wirehouse_codecs.hiero.wire.http2.resync import CHAIN_FRAME_BYTES, MOST_GAPS, Held, may_fill_opening
 from wirehouse_codecs.hiero.wire.http2.side import (
     MAX_BLOCK_BYTES,
     MAX_TABLE_BYTES,
@@ -98,6 +97,8 @@ from wirehouse_codecs.tcp.reassembly import Data, Hole
 #: DATA frames are searched together in pieces of at least BULK_BYTES bytes, and at most MOST_SPANS at once.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
+#: Why bytes are passed over that are no frame.
+NO_FRAME: Final = "no frame begins here"
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
 
 
@@ -122,6 +123,8 @@ class Reader:
         #: What it is instead of HTTP/2.
         self._other = "" if state is None else state.other
         self._spans = np.empty((MOST_SPANS, 2), np.int64)
+        #: What is taken next: bytes that showed that frames begin, with the holes in them.
+        self._again: list[Run | Hole | Placed] = []
         self._readers: Mapping[Mode, Callable[[Side, Run, int, list[Event]], int]] = {
             Mode.START: self._start,
             Mode.FRAMES: self._frames,
@@ -143,23 +146,17 @@ class Reader:
         """Take the next bytes of both sides, in arrival order."""
         events: list[Event] = []
         for run in runs(pieces):
-            side, at = self._sides[run.direction], 0
-            while at < len(run.data):
-                at = self._readers[side.mode](side, run, at, events)
+            side = self._sides[run.direction]
+            self._take(side, run, events)
             side.end = run.start + len(run.data)
         return events
 
     def hole(self, hole: Hole) -> list[Event]:
         """Bytes that never came."""
-        side, place = self._sides[hole.direction], hole.place
+        side = self._sides[hole.direction]
         events: list[Event] = []
         side.end = hole.byte_end
-        if side.mode is Mode.OTHER:
-            return events
-        events += side.passed.flush(place)
-        if side.mode is not Mode.FRAMES or not self._pass_hole(side, hole, events):
-            self._conclude(side, place, CUT, events)
-            self._lose(side, place, hole.byte_end, "no frame begins here", events)
+        self._take(side, hole, events)
         return events
 
     def finish(self, place: Place) -> list[Event]:
@@ -172,8 +169,46 @@ class Reader:
                     fields = (side.start, side.end, None, b"", self._other)
                     events.append(Undecodable(side.direction, place, *fields))
             else:
+                while side.mode is Mode.SEARCH and self._find_last(side, place, events):
+                    self._take(side, None, events)
                 self._conclude(side, place, "an unfinished frame", events)
         return events
+
+    def _take(self, side: Side, given: Run | Hole | None, events: list[Event]) -> None:
+        """Take bytes or a hole, and each time that frames were found, the bytes and holes that showed it."""
+        todo: list[Run | Hole | Placed] = [] if given is None else [given]
+        while todo or self._again:
+            todo += reversed(self._again)
+            self._again.clear()
+            match one := todo.pop():
+                case Run():
+                    at, end = 0, len(one.data)
+                    while at < end and not self._again:
+                        at = self._readers[side.mode](side, one, at, events)
+                    if at < end:
+                        todo.append(one._replace(start=one.start + at, data=one.data[at:]))
+                case Hole():
+                    self._take_hole(side, one, events)
+                case Placed() if side.mode is Mode.FRAMES:
+                    events.append(one)
+
+    def _take_hole(self, side: Side, hole: Hole, events: list[Event]) -> None:
+        place = hole.place
+        if side.mode is Mode.OTHER:
+            return
+        events += side.passed.flush(place)
+        if side.mode is Mode.SEARCH and side.pending:
+            self._hold_hole(side, hole, events)
+        elif side.mode is not Mode.FRAMES or not self._pass_hole(side, hole, events):
+            only_preface = side.mode is Mode.FRAMES and not side.partial and hole.byte_start == len(PREFACE)
+            self._conclude(side, place, CUT, events)
+            self._lose(side, place, hole.byte_end, NO_FRAME, events)
+            if (
+                side.direction is Direction.CLIENT
+                and only_preface
+                and may_fill_opening(hole.byte_end - hole.byte_start)
+            ):
+                side.led_to = hole.byte_end
 
     # The first bytes
 
@@ -192,10 +227,9 @@ class Reader:
         elif side.direction is Direction.SERVER and not SETTINGS_FIRST.match(side.pending):
             self._lose(side, place, run.start + at, "no SETTINGS first", events, keep=True)
         elif side.direction is Direction.SERVER:
-            data = bytes(side.pending)
+            self._again.append(run_of(side.direction, side.start, bytes(side.pending), place))
             side.pending.clear()
             side.mode = Mode.FRAMES
-            self._reread(side, run_of(side.direction, side.start, data, place), events)
         elif not PREFACE.startswith(side.pending):
             self._lose(side, place, run.start + at, "no HTTP/2 preface", events, keep=True)
         elif len(side.pending) == len(PREFACE):
@@ -203,11 +237,6 @@ class Reader:
             side.pending.clear()
             side.mode = Mode.FRAMES
         return at
-
-    def _reread(self, side: Side, run: Run, events: list[Event]) -> None:
-        at = 0
-        while at < len(run.data):
-            at = self._readers[side.mode](side, run, at, events)
 
     def _be_other(self, other: str, first: Side) -> None:
         """The connection isn't HTTP/2: one row per side reports it at its end."""
@@ -488,6 +517,7 @@ class Reader:
         if not keep:
             side.pending.clear()
             side.start = byte_end
+            side.gaps.clear()
         side.scanned = side.decided = 0
         events.append(Lost(side.direction, place, byte_end))
 
@@ -502,66 +532,104 @@ class Reader:
             side.start = run.start + at
         end = min(at + FRAME_BYTES, len(run.data))
         side.pending += run.data[at:end]
-        offset, decided = self._scan(side, run, events)
+        offset = self._scan(side, run, events)
         if offset is None:
             return end
-        place = run.place_of(decided)
-        data = bytes(side.pending[offset : decided - side.start])
-        self._found(side, offset, data, place, events)
-        return decided - run.start
+        self._found(side, offset, side.decided, run.place_of(side.decided), events)
+        return side.decided - run.start
 
-    def _scan(self, side: Side, run: Run, events: list[Event]) -> tuple[int | None, int]:
-        """Where in what is held a frame begins, and the position of the byte that had to be seen to decide it."""
-        held = side.pending
+    def _scan(self, side: Side, run: Run, events: list[Event]) -> int | None:
+        """Where in what is held a frame begins. `decided` is after the byte that had to be seen to decide it."""
+        held = Held.of(side.pending, side.start, side.gaps)
         while True:
-            found = CREDIBLE.search(held, side.scanned)
-            side.scanned = max(side.scanned, len(held) - HEADER_BYTES + 1) if found is None else found.start()
+            found = held.first(side.scanned)
+            side.scanned = (
+                max(side.scanned, held.offsets[-1], len(held.data) - HEADER_BYTES + 1) if found is None else found
+            )
             while side.scanned >= UNDECODABLE_BYTES:
                 # All before it was decided once the last of it could begin no frame.
-                seen = max(side.decided, side.start + UNDECODABLE_BYTES + HEADER_BYTES - 1)
+                seen = max(side.decided, held.position_of(UNDECODABLE_BYTES + HEADER_BYTES - 2) + 1)
                 self._let_go(side, UNDECODABLE_BYTES, run.place_of(seen), events)
+                held = Held.of(side.pending, side.start, side.gaps)
             if found is None:
-                return None, 0
-            is_frame, needed = chain(held, side.scanned, min(side.frame_limit, CHAIN_FRAME_BYTES))
-            if is_frame is None:
-                return None, 0
-            side.decided = max(side.decided, side.start + needed)
-            if is_frame:
-                return side.scanned, side.decided
+                return None
+            verdict = held.chain(side.scanned, _chain_limit(side), led_to=side.led_to)
+            if verdict.believed is None:
+                return None
+            side.decided = max(side.decided, verdict.seen)
+            if verdict.believed:
+                return side.scanned
             side.scanned += 1
 
-    def _found(self, side: Side, offset: int, data: bytes, place: Place, events: list[Event]) -> None:
-        """Frames begin at `offset` of what is held; the first of them are `data`."""
+    def _hold_hole(self, side: Side, hole: Hole, events: list[Event]) -> None:
+        """A hole behind bytes in which a frame is looked for: they are held if their first chain may go on behind it.
+
+        A later chain that these bytes alone show is found now.
+        """
+        place, last = hole.place, Held.of(side.pending, side.start, side.gaps).offsets[-1]
+        goes_on = bool(side.gaps) and side.gaps[-1][1] == hole.byte_start
+        side.gaps.append((side.gaps.pop()[0] if goes_on else hole.byte_start, hole.byte_end))
+        held, limit = Held.of(side.pending, side.start, side.gaps), _chain_limit(side)
+        begun: int | None = None
+        at = held.first(side.scanned)
+        while at is not None:
+            believed = held.chain(at, limit, led_to=side.led_to).believed
+            if believed:
+                self._found(side, at, held.end, place, events)
+                return
+            if believed is None and begun is None:
+                begun, at = at, max(at, last - 1)
+            at = held.first(at + 1)
+        if begun is None or len(side.gaps) > MOST_GAPS:
+            self._conclude(side, place, CUT, events)
+            self._lose(side, place, hole.byte_end, NO_FRAME, events)
+            return
+        self._let_go(side, begun, place, events)
+        side.scanned, side.reason = 0, NO_FRAME
+        events.append(Lost(side.direction, place, hole.byte_end))
+
+    def _find_last(self, side: Side, place: Place, events: list[Event]) -> bool:
+        """Whether frames begin in what is held, as no byte follows on it."""
+        held = Held.of(side.pending, side.start, side.gaps)
+        at = held.first(side.scanned)
+        while at is not None:
+            if held.chain(at, _chain_limit(side), final=True, led_to=side.led_to).believed:
+                self._found(side, at, held.end, place, events)
+                return True
+            at = held.first(at + 1)
+        return False
+
+    def _found(self, side: Side, offset: int, until: int, place: Place, events: list[Event]) -> None:
+        """Frames begin at `offset` of what is held; the first of them are what reaches up to position `until`."""
         self._let_go(side, offset, place, events)
-        start = side.start
+        held = Held.of(side.pending, side.start, side.gaps)
+        first, *others = held.parts(side.direction, 0, until, place)
         side.pending.clear()
+        side.gaps.clear()
         side.mode = Mode.FRAMES
-        if data.startswith(PREFACE):
+        if isinstance(first, Run) and first.data[: len(PREFACE)] == PREFACE:
             # The connection begins here.
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
-            data, start = data[len(PREFACE) :], start + len(PREFACE)
-        self._reread(side, run_of(side.direction, start, data, place), events)
-        if side.mode is Mode.FRAMES:
-            events.append(Placed(side.direction, place))
+            first = first._replace(start=first.start + len(PREFACE), data=first.data[len(PREFACE) :])
+        self._again += [first, *others, Placed(side.direction, place)]
 
     def _let_go(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
-        if size:
-            data = bytes(side.pending[:size])
-            del side.pending[:size]
-            fields = (side.start, side.start + size, None, data, side.reason)
+        """Give the next `size` bytes of what is held as rows, one for each stretch between holes."""
+        while size:
+            taken = min(size, side.gaps[0][0] - side.start) if side.gaps else size
+            data = bytes(side.pending[:taken])
+            del side.pending[:taken]
+            fields = (side.start, side.start + taken, None, data, side.reason)
             events.append(Undecodable(side.direction, place, *fields))
-            side.start += size
-            side.scanned = max(side.scanned - size, 0)
+            side.start += taken
+            side.scanned = max(side.scanned - taken, 0)
+            size -= taken
+            if side.gaps and side.start == side.gaps[0][0]:
+                side.start = side.gaps.pop(0)[1]
 
     def _conclude(self, side: Side, place: Place, reason: str, events: list[Event]) -> None:
         """No byte follows on what is held."""
-        if side.mode is Mode.SEARCH and side.pending:
-            held, limit = bytes(side.pending), min(side.frame_limit, CHAIN_FRAME_BYTES)
-            starts = (found.start() for found in CREDIBLE.finditer(held, side.scanned))
-            offset = next((start for start in starts if chain(held, start, limit, final=True)[0]), None)
-            if offset is not None:
-                self._found(side, offset, held[offset:], place, events)
         break_block(side, place, events)
         if side.mode is not Mode.SEARCH and side.pending:
             side.reason = reason
@@ -573,3 +641,8 @@ class Reader:
     def state(self) -> ReaderState:
         """What a later reader continues from."""
         return ReaderState(self._sides, self._streams.state, self._other)
+
+
+def _chain_limit(side: Side) -> int:
+    """The longest frame in a chain that is believed."""
+    return min(side.frame_limit, CHAIN_FRAME_BYTES)
