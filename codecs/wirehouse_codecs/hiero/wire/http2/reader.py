@@ -607,7 +607,7 @@ class Reader:
         side.pending.clear()
         side.gaps.clear()
         side.mode = Mode.FRAMES
-        if isinstance(first, Run) and first.data[: len(PREFACE)] == PREFACE:
+        if isinstance(first, Run) and bytes(first.data[: len(PREFACE)]) == PREFACE:
             # The connection begins here.
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
