@@ -8,12 +8,13 @@ blocks are read by hpack.
 Where RFC 9113 demands a connection error, a reader of captures goes on:
 
 - A frame that contradicts itself is passed over as a whole. If its length is above what the other side allows, the
-  place is lost, and the next credible frame is searched: where three headers follow each other (`CHAIN`), or a
-  preface. It costs a few looks at each byte. All that was passed over is reported. What stands between such a frame
-  and the third header is reported at the place of the latter.
+  place is lost, and the next credible frame is searched (resync.py). It costs a few looks at each byte. All that was
+  passed over is reported. What stands between such a frame and the header that shows it is reported at the place of the
+  latter.
 - A hole that begins behind the header of a frame and ends within it costs that frame alone: the next one begins where
   its length leads. Of a DATA frame content is missing. A header block that is cut has no fields, and what it did to
-  HPACK's dynamic table isn't known. Any other hole loses the place.
+  HPACK's dynamic table isn't known. Any other hole loses the place. Frames are found again behind it, also if holes cut
+  those that show it.
 - An index into HPACK's dynamic table counts back from its newest entry (RFC 7541 section 2.3.3). So where the beginning
   of a connection is missing, later entries are found, and earlier ones read as the name `?` without a value. Where a
   header block may be missing, or can't be read, all entries become earlier ones.
@@ -76,7 +77,7 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     is_update,
 )
 from wirehouse_codecs.hiero.wire.http2.header_blocks import begin_block, break_block, continue_block, cut_block
-from wirehouse_codecs.hiero.wire.http2.resync import CHAIN_FRAME_BYTES, MOST_GAPS, Held, may_fill_opening
+from wirehouse_codecs.hiero.wire.http2.resync import CHAIN_FRAME_BYTES, MOST_GAPS, MOST_TRIED, Held, may_fill_opening
 from wirehouse_codecs.hiero.wire.http2.side import (
     MAX_BLOCK_BYTES,
     MAX_TABLE_BYTES,
@@ -562,24 +563,25 @@ class Reader:
             side.scanned += 1
 
     def _hold_hole(self, side: Side, hole: Hole, events: list[Event]) -> None:
-        """A hole behind bytes in which a frame is looked for: they are held if their first chain may go on behind it.
+        """A hole behind bytes in which a frame is looked for: they are held if a chain in them may go on behind it.
 
-        A later chain that these bytes alone show is found now.
+        The first chain may be none, so later ones are tried too: the first MOST_TRIED, and those since the last hole.
         """
         place, last = hole.place, Held.of(side.pending, side.start, side.gaps).offsets[-1]
         goes_on = bool(side.gaps) and side.gaps[-1][1] == hole.byte_start
         side.gaps.append((side.gaps.pop()[0] if goes_on else hole.byte_start, hole.byte_end))
         held, limit = Held.of(side.pending, side.start, side.gaps), _chain_limit(side)
         begun: int | None = None
-        at = held.first(side.scanned)
+        at, tried = held.first(side.scanned), 0
         while at is not None:
             believed = held.chain(at, limit, led_to=side.led_to).believed
             if believed:
                 self._found(side, at, held.end, place, events)
                 return
             if believed is None and begun is None:
-                begun, at = at, max(at, last - 1)
-            at = held.first(at + 1)
+                begun = at
+            tried += 1
+            at = held.first(max(at + 1, last) if tried >= MOST_TRIED else at + 1)
         if begun is None or len(side.gaps) > MOST_GAPS:
             self._conclude(side, place, CUT, events)
             self._lose(side, place, hole.byte_end, NO_FRAME, events)

@@ -2,8 +2,8 @@
 
 A frame has no mark by which it is recognised. Three credible headers that lead to each other are believed (`CHAIN`).
 Between the headers may be holes: the length of a frame that a snap length cut leads over what is missing, to where the
-next header was captured. So bytes are held together with the holes between them (`Held`) while the first chain in them
-is undecided. A header that a hole cuts is none, and a length that leads into a hole leads nowhere.
+next header was captured. So bytes are held together with the holes between them (`Held`) while a chain in them is
+undecided. A header that a hole cuts is none, and a length that leads into a hole leads nowhere.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ CHAIN: Final = 3
 CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Maximum number of holes between bytes that are held. A chain spans no more packets than that.
 MOST_GAPS: Final = 256
+#: Maximum number of bytes at which a chain is tried again at each hole.
+MOST_TRIED: Final = 256
 #: One of the SETTINGS.
 _SETTING_BYTES: Final = 6
 
