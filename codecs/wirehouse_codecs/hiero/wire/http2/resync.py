@@ -133,6 +133,6 @@ class Held(NamedTuple):
 
 
 def may_fill_opening(missing: int) -> bool:
-    """Whether SETTINGS, which a client must send first, and at most a WINDOW_UPDATE have so many bytes."""
+    """Whether SETTINGS, which a client must send first, and at most a WINDOW_UPDATE fill `missing` bytes."""
     settings = missing - HEADER_BYTES
     return any(left >= 0 and not left % _SETTING_BYTES for left in (settings, settings - UPDATE_BYTES))
