@@ -147,8 +147,12 @@ class Reader:
         """Take the next bytes of both sides, in arrival order."""
         events: list[Event] = []
         for run in runs(pieces):
-            side = self._sides[run.direction]
-            self._take(side, run, events)
+            side, at = self._sides[run.direction], 0
+            while at < len(run.data):
+                at = self._readers[side.mode](side, run, at, events)
+                if self._again:
+                    self._take(side, _from(run, at), events)
+                    break
             side.end = run.start + len(run.data)
         return events
 
@@ -187,7 +191,7 @@ class Reader:
                     while at < end and not self._again:
                         at = self._readers[side.mode](side, one, at, events)
                     if at < end:
-                        todo.append(one._replace(start=one.start + at, data=one.data[at:]))
+                        todo.append(_from(one, at))
                 case Hole():
                     self._take_hole(side, one, events)
                 case Placed() if side.mode is Mode.FRAMES:
@@ -613,7 +617,7 @@ class Reader:
             # The connection begins here.
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
-            first = first._replace(start=first.start + len(PREFACE), data=first.data[len(PREFACE) :])
+            first = _from(first, len(PREFACE))
         self._again += [first, *others, Placed(side.direction, place)]
 
     def _let_go(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
@@ -643,6 +647,11 @@ class Reader:
     def state(self) -> ReaderState:
         """What a later reader continues from."""
         return ReaderState(self._sides, self._streams.state, self._other)
+
+
+def _from(run: Run, at: int) -> Run:
+    """The bytes of `run` from `at` on."""
+    return run._replace(start=run.start + at, data=run.data[at:])
 
 
 def _chain_limit(side: Side) -> int:
