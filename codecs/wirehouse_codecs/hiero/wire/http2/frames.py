@@ -25,9 +25,6 @@ HEADER_BYTES: Final = 9
 FRAME_BYTES: Final = 1 << 14
 UNKNOWN_FRAME_BYTES: Final = (1 << 20) - 1
 MOST_FRAME_BYTES: Final = (1 << 24) - 1
-#: Number of credible frame headers in a row that are believed. Frames between them are not longer than this.
-CHAIN: Final = 3
-CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Why a frame isn't whole.
 CUT: Final = "cut by a hole"
 HEADER: Final = struct.Struct(">HBBBI")
@@ -45,7 +42,7 @@ CONTROL: Final = frozenset(
 SETTINGS: Final = SettingsFrame.type
 RESET: Final = RstStreamFrame.type
 UPDATE: Final = WindowUpdateFrame.type
-_UPDATE_BYTES: Final = HEADER_BYTES + 4
+UPDATE_BYTES: Final = HEADER_BYTES + 4
 #: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
 TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]", re.DOTALL)
 #: The frame that a server must send first (RFC 9113 section 3.4).
@@ -78,25 +75,6 @@ CREDIBLE: Final = re.compile(
 
 def is_update(frame: bytes) -> bool:
     """Whether it is a WINDOW_UPDATE. A bulk transfer has very many; they cause no event."""
-    if frame[3] != UPDATE or len(frame) != _UPDATE_BYTES:
+    if frame[3] != UPDATE or len(frame) != UPDATE_BYTES:
         return False
     return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= STREAM_MASK
-
-
-def chain(held: bytes | bytearray, at: int, limit: int, *, final: bool = False) -> tuple[bool | None, int]:
-    """Whether frames begin at `at`, None if more bytes have to be seen; and up to where it had to be looked.
-
-    `final`: no more bytes come, and fewer frames are enough if the last one ends with them.
-    """
-    if held.startswith(PREFACE[:HEADER_BYTES], at):
-        needed = at + len(PREFACE)
-        return (None if len(held) < needed else held.startswith(PREFACE, at)), needed
-    for number in range(CHAIN):
-        needed = at + HEADER_BYTES
-        if len(held) < needed:
-            return (True if final and number and at == len(held) else None), needed
-        length = int.from_bytes(held[at : at + 3], "big")
-        if length > limit or not CREDIBLE.match(held, at):
-            return False, needed
-        at = needed + length
-    return True, needed

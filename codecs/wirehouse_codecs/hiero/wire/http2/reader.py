@@ -8,12 +8,13 @@ blocks are read by hpack.
 Where RFC 9113 demands a connection error, a reader of captures goes on:
 
 - A frame that contradicts itself is passed over as a whole. If its length is above what the other side allows, the
-  place is lost, and the next credible frame is searched: where three headers follow each other (`CHAIN`), or a
-  preface. It costs a few looks at each byte. All that was passed over is reported. What stands between such a frame
-  and the third header is reported at the place of the latter.
+  place is lost, and the next credible frame is searched (resync.py). It costs a few looks at each byte. All that was
+  passed over is reported. What stands between such a frame and the header that shows it is reported at the place of the
+  latter.
 - A hole that begins behind the header of a frame and ends within it costs that frame alone: the next one begins where
   its length leads. Of a DATA frame content is missing. A header block that is cut has no fields, and what it did to
-  HPACK's dynamic table isn't known. Any other hole loses the place.
+  HPACK's dynamic table isn't known. Any other hole loses the place. Frames are found again behind it, also if holes cut
+  those that show it.
 - An index into HPACK's dynamic table counts back from its newest entry (RFC 7541 section 2.3.3). So where the beginning
   of a connection is missing, later entries are found, and earlier ones read as the name `?` without a value. Where a
   header block may be missing, or can't be read, all entries become earlier ones.
@@ -55,7 +56,6 @@ from wirehouse_codecs.hiero.wire.http2.events import (
 )
 from wirehouse_codecs.hiero.wire.http2.frames import (
     BLOCKS,
-    CHAIN_FRAME_BYTES,
     CONTINUATION,
     CONTROL,
     CREDIBLE,
@@ -74,10 +74,10 @@ from wirehouse_codecs.hiero.wire.http2.frames import (
     STREAM_MASK,
     TLS,
     UNKNOWN_FRAME_BYTES,
-    chain,
     is_update,
 )
 from wirehouse_codecs.hiero.wire.http2.header_blocks import begin_block, break_block, continue_block, cut_block
+from wirehouse_codecs.hiero.wire.http2.resync import CHAIN_FRAME_BYTES, MOST_GAPS, MOST_TRIED, Held, may_fill_opening
 from wirehouse_codecs.hiero.wire.http2.side import (
     MAX_BLOCK_BYTES,
     MAX_TABLE_BYTES,
@@ -98,6 +98,8 @@ from wirehouse_codecs.tcp.reassembly import Data, Hole
 #: DATA frames are searched together in pieces of at least BULK_BYTES bytes, and at most MOST_SPANS at once.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
+#: Why bytes are passed over that are no frame.
+NO_FRAME: Final = "no frame begins here"
 _OTHER_SIDE: Final = {Direction.CLIENT: Direction.SERVER, Direction.SERVER: Direction.CLIENT}
 
 
@@ -122,6 +124,8 @@ class Reader:
         #: What it is instead of HTTP/2.
         self._other = "" if state is None else state.other
         self._spans = np.empty((MOST_SPANS, 2), np.int64)
+        #: What is taken next: bytes that showed that frames begin, with the holes in them.
+        self._again: list[Run | Hole | Placed] = []
         self._readers: Mapping[Mode, Callable[[Side, Run, int, list[Event]], int]] = {
             Mode.START: self._start,
             Mode.FRAMES: self._frames,
@@ -146,20 +150,18 @@ class Reader:
             side, at = self._sides[run.direction], 0
             while at < len(run.data):
                 at = self._readers[side.mode](side, run, at, events)
+                if self._again:
+                    self._take(side, _from(run, at), events)
+                    break
             side.end = run.start + len(run.data)
         return events
 
     def hole(self, hole: Hole) -> list[Event]:
         """Bytes that never came."""
-        side, place = self._sides[hole.direction], hole.place
+        side = self._sides[hole.direction]
         events: list[Event] = []
         side.end = hole.byte_end
-        if side.mode is Mode.OTHER:
-            return events
-        events += side.passed.flush(place)
-        if side.mode is not Mode.FRAMES or not self._pass_hole(side, hole, events):
-            self._conclude(side, place, CUT, events)
-            self._lose(side, place, hole.byte_end, "no frame begins here", events)
+        self._take(side, hole, events)
         return events
 
     def finish(self, place: Place) -> list[Event]:
@@ -172,8 +174,46 @@ class Reader:
                     fields = (side.start, side.end, None, b"", self._other)
                     events.append(Undecodable(side.direction, place, *fields))
             else:
+                while side.mode is Mode.SEARCH and self._find_last(side, place, events):
+                    self._take(side, None, events)
                 self._conclude(side, place, "an unfinished frame", events)
         return events
+
+    def _take(self, side: Side, given: Run | Hole | None, events: list[Event]) -> None:
+        """Take bytes or a hole, and each time that frames were found, the bytes and holes that showed it."""
+        todo: list[Run | Hole | Placed] = [] if given is None else [given]
+        while todo or self._again:
+            todo += reversed(self._again)
+            self._again.clear()
+            match one := todo.pop():
+                case Run():
+                    at, end = 0, len(one.data)
+                    while at < end and not self._again:
+                        at = self._readers[side.mode](side, one, at, events)
+                    if at < end:
+                        todo.append(_from(one, at))
+                case Hole():
+                    self._take_hole(side, one, events)
+                case Placed() if side.mode is Mode.FRAMES:
+                    events.append(one)
+
+    def _take_hole(self, side: Side, hole: Hole, events: list[Event]) -> None:
+        place = hole.place
+        if side.mode is Mode.OTHER:
+            return
+        events += side.passed.flush(place)
+        if side.mode is Mode.SEARCH and side.pending:
+            self._hold_hole(side, hole, events)
+        elif side.mode is not Mode.FRAMES or not self._pass_hole(side, hole, events):
+            only_preface = side.mode is Mode.FRAMES and not side.partial and hole.byte_start == len(PREFACE)
+            self._conclude(side, place, CUT, events)
+            self._lose(side, place, hole.byte_end, NO_FRAME, events)
+            if (
+                side.direction is Direction.CLIENT
+                and only_preface
+                and may_fill_opening(hole.byte_end - hole.byte_start)
+            ):
+                side.led_to = hole.byte_end
 
     # The first bytes
 
@@ -192,10 +232,9 @@ class Reader:
         elif side.direction is Direction.SERVER and not SETTINGS_FIRST.match(side.pending):
             self._lose(side, place, run.start + at, "no SETTINGS first", events, keep=True)
         elif side.direction is Direction.SERVER:
-            data = bytes(side.pending)
+            self._again.append(run_of(side.direction, side.start, bytes(side.pending), place))
             side.pending.clear()
             side.mode = Mode.FRAMES
-            self._reread(side, run_of(side.direction, side.start, data, place), events)
         elif not PREFACE.startswith(side.pending):
             self._lose(side, place, run.start + at, "no HTTP/2 preface", events, keep=True)
         elif len(side.pending) == len(PREFACE):
@@ -203,11 +242,6 @@ class Reader:
             side.pending.clear()
             side.mode = Mode.FRAMES
         return at
-
-    def _reread(self, side: Side, run: Run, events: list[Event]) -> None:
-        at = 0
-        while at < len(run.data):
-            at = self._readers[side.mode](side, run, at, events)
 
     def _be_other(self, other: str, first: Side) -> None:
         """The connection isn't HTTP/2: one row per side reports it at its end."""
@@ -488,6 +522,7 @@ class Reader:
         if not keep:
             side.pending.clear()
             side.start = byte_end
+            side.gaps.clear()
         side.scanned = side.decided = 0
         events.append(Lost(side.direction, place, byte_end))
 
@@ -502,66 +537,105 @@ class Reader:
             side.start = run.start + at
         end = min(at + FRAME_BYTES, len(run.data))
         side.pending += run.data[at:end]
-        offset, decided = self._scan(side, run, events)
+        offset = self._scan(side, run, events)
         if offset is None:
             return end
-        place = run.place_of(decided)
-        data = bytes(side.pending[offset : decided - side.start])
-        self._found(side, offset, data, place, events)
-        return decided - run.start
+        self._found(side, offset, side.decided, run.place_of(side.decided), events)
+        return side.decided - run.start
 
-    def _scan(self, side: Side, run: Run, events: list[Event]) -> tuple[int | None, int]:
-        """Where in what is held a frame begins, and the position of the byte that had to be seen to decide it."""
-        held = side.pending
+    def _scan(self, side: Side, run: Run, events: list[Event]) -> int | None:
+        """Where in what is held a frame begins. `decided` is after the byte that had to be seen to decide it."""
+        held = Held.of(side.pending, side.start, side.gaps)
         while True:
-            found = CREDIBLE.search(held, side.scanned)
-            side.scanned = max(side.scanned, len(held) - HEADER_BYTES + 1) if found is None else found.start()
+            found = held.first(side.scanned)
+            side.scanned = (
+                max(side.scanned, held.offsets[-1], len(held.data) - HEADER_BYTES + 1) if found is None else found
+            )
             while side.scanned >= UNDECODABLE_BYTES:
                 # All before it was decided once the last of it could begin no frame.
-                seen = max(side.decided, side.start + UNDECODABLE_BYTES + HEADER_BYTES - 1)
+                seen = max(side.decided, held.position_of(UNDECODABLE_BYTES + HEADER_BYTES - 2) + 1)
                 self._quarantine(side, UNDECODABLE_BYTES, run.place_of(seen), events)
+                held = Held.of(side.pending, side.start, side.gaps)
             if found is None:
-                return None, 0
-            is_frame, needed = chain(held, side.scanned, min(side.frame_limit, CHAIN_FRAME_BYTES))
-            if is_frame is None:
-                return None, 0
-            side.decided = max(side.decided, side.start + needed)
-            if is_frame:
-                return side.scanned, side.decided
+                return None
+            verdict = held.chain(side.scanned, _chain_limit(side), led_to=side.led_to)
+            if verdict.believed is None:
+                return None
+            side.decided = max(side.decided, verdict.seen)
+            if verdict.believed:
+                return side.scanned
             side.scanned += 1
 
-    def _found(self, side: Side, offset: int, data: bytes, place: Place, events: list[Event]) -> None:
-        """Frames begin at `offset` of what is held; the first of them are `data`."""
+    def _hold_hole(self, side: Side, hole: Hole, events: list[Event]) -> None:
+        """A hole behind bytes in which a frame is looked for: they are held if a chain in them may go on behind it.
+
+        The first chain may be none, so later ones are tried too: the first MOST_TRIED, and those since the last hole.
+        """
+        place, last = hole.place, Held.of(side.pending, side.start, side.gaps).offsets[-1]
+        goes_on = bool(side.gaps) and side.gaps[-1][1] == hole.byte_start
+        side.gaps.append((side.gaps.pop()[0] if goes_on else hole.byte_start, hole.byte_end))
+        held, limit = Held.of(side.pending, side.start, side.gaps), _chain_limit(side)
+        begun: int | None = None
+        at, tried = held.first(side.scanned), 0
+        while at is not None:
+            believed = held.chain(at, limit, led_to=side.led_to).believed
+            if believed:
+                self._found(side, at, held.end, place, events)
+                return
+            if believed is None and begun is None:
+                begun = at
+            tried += 1
+            at = held.first(max(at + 1, last) if tried >= MOST_TRIED else at + 1)
+        if begun is None or len(side.gaps) > MOST_GAPS:
+            self._conclude(side, place, CUT, events)
+            self._lose(side, place, hole.byte_end, NO_FRAME, events)
+            return
+        self._quarantine(side, begun, place, events)
+        side.scanned, side.reason = 0, NO_FRAME
+        events.append(Lost(side.direction, place, hole.byte_end))
+
+    def _find_last(self, side: Side, place: Place, events: list[Event]) -> bool:
+        """Whether frames begin in what is held, as no byte follows on it."""
+        held = Held.of(side.pending, side.start, side.gaps)
+        at = held.first(side.scanned)
+        while at is not None:
+            if held.chain(at, _chain_limit(side), final=True, led_to=side.led_to).believed:
+                self._found(side, at, held.end, place, events)
+                return True
+            at = held.first(at + 1)
+        return False
+
+    def _found(self, side: Side, offset: int, until: int, place: Place, events: list[Event]) -> None:
+        """Frames begin at `offset` of what is held; the first of them are what reaches up to position `until`."""
         self._quarantine(side, offset, place, events)
-        start = side.start
+        held = Held.of(side.pending, side.start, side.gaps)
+        first, *others = held.parts(side.direction, 0, until, place)
         side.pending.clear()
+        side.gaps.clear()
         side.mode = Mode.FRAMES
-        if data.startswith(PREFACE):
+        if isinstance(first, Run) and bytes(first.data[: len(PREFACE)]) == PREFACE:
             # The connection begins here.
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
-            data, start = data[len(PREFACE) :], start + len(PREFACE)
-        self._reread(side, run_of(side.direction, start, data, place), events)
-        if side.mode is Mode.FRAMES:
-            events.append(Placed(side.direction, place))
+            first = _from(first, len(PREFACE))
+        self._again += [first, *others, Placed(side.direction, place)]
 
     def _quarantine(self, side: Side, size: int, place: Place, events: list[Event]) -> None:
-        if size:
-            data = bytes(side.pending[:size])
-            del side.pending[:size]
-            fields = (side.start, side.start + size, None, data, side.reason)
+        """Give the next `size` bytes of what is held as rows, one for each stretch between holes."""
+        while size:
+            taken = min(size, side.gaps[0][0] - side.start) if side.gaps else size
+            data = bytes(side.pending[:taken])
+            del side.pending[:taken]
+            fields = (side.start, side.start + taken, None, data, side.reason)
             events.append(Undecodable(side.direction, place, *fields))
-            side.start += size
-            side.scanned = max(side.scanned - size, 0)
+            side.start += taken
+            side.scanned = max(side.scanned - taken, 0)
+            size -= taken
+            if side.gaps and side.start == side.gaps[0][0]:
+                side.start = side.gaps.pop(0)[1]
 
     def _conclude(self, side: Side, place: Place, reason: str, events: list[Event]) -> None:
         """No byte follows on what is held."""
-        if side.mode is Mode.SEARCH and side.pending:
-            held, limit = bytes(side.pending), min(side.frame_limit, CHAIN_FRAME_BYTES)
-            starts = (found.start() for found in CREDIBLE.finditer(held, side.scanned))
-            offset = next((start for start in starts if chain(held, start, limit, final=True)[0]), None)
-            if offset is not None:
-                self._found(side, offset, held[offset:], place, events)
         break_block(side, place, events)
         if side.mode is not Mode.SEARCH and side.pending:
             side.reason = reason
@@ -573,3 +647,13 @@ class Reader:
     def state(self) -> ReaderState:
         """What a later reader continues from."""
         return ReaderState(self._sides, self._streams.state, self._other)
+
+
+def _from(run: Run, at: int) -> Run:
+    """The bytes of `run` from `at` on."""
+    return run._replace(start=run.start + at, data=run.data[at:])
+
+
+def _chain_limit(side: Side) -> int:
+    """The longest frame in a chain that is believed."""
+    return min(side.frame_limit, CHAIN_FRAME_BYTES)

@@ -111,6 +111,9 @@ class Side:
     #: While a frame is looked for: up to where none begins, and which byte had to be seen to decide it.
     scanned: int = 0
     decided: int = 0
+    #: The holes in these bytes; and up to where a first frame may reach of which nothing was captured, -1 = nowhere.
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    led_to: int = -1
     reason: str = ""
     #: A DATA frame: its stream, whether the length of its padding comes next, how much content, then padding, is left,
     #: and whether it ends the stream. Bytes of other frames that aren't reported count as padding too.
