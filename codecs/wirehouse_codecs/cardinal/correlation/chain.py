@@ -110,7 +110,6 @@ class Chain:
         self._head = Head(options, self._canonical, self._lives, self._reorgs, self._ancestors)
         self._announcements = Announcements(self._reorgs, self._ancestors, self._head)
         self._endings = Endings(options, self._canonical, self._lives, self._topics)
-        self._threshold = options.reorg_threshold
         self._handlers: dict[type, Callable[[Any], Iterator[Outcome]]] = {
             FirstMessage: self._first_message,
             BatchArrived: self._batch_arrived,
@@ -163,7 +162,7 @@ class Chain:
         if hashes and hashes[-1] != head:
             out.extend(self._endings.head_moved(event.place))
             if self._reorgs.by_ancestor:
-                out.extend(self._reorgs.lapse_below(self._canonical.head.number - self._threshold, event.place))
+                out.extend(self._reorgs.head_moved(event.place))
             self._endings.forget()
         return out
 

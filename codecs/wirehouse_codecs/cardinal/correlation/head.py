@@ -83,15 +83,15 @@ class Head:
         if not self._canonical.hashes:
             yield from self._first_head(node, place)
         elif parent is not None and parent.linked:
-            yield from self._link(node, place)
+            self._link(node, place)
             yield from self._move(node, parent, place)
         elif (lowest := self._over_gap(node)) is not None:
-            yield from self._link(lowest, place)
+            self._link(lowest, place)
             self._canonical.gaps.append(lowest.block_hash)
             yield from self._extend(self._canonical.best_path(lowest)[0], place)
 
     def _first_head(self, node: Node, place: Place) -> Iterator[Outcome]:
-        yield from self._link(node, place)
+        self._link(node, place)
         self._canonical.begin(node)
         yield from self._extend(self._canonical.best_path(node)[0], place)
 
@@ -110,14 +110,14 @@ class Head:
             lowest = ancestor
         return lowest if lowest.parent not in self._nodes else None
 
-    def _link(self, root: Node, place: Place) -> Iterator[Outcome]:
+    def _link(self, root: Node, place: Place) -> None:
         """The block and its waiting descendants are linked now."""
         waiting = [root]
         while waiting:
             node = waiting.pop()
             node.linked = True
             self.linked = min(self.linked + 1, FIRST_BLOCKS)
-            yield from self._reorgs.linked(node, place)
+            self._reorgs.linked(node, place)
             children = self._tree.complete_children(node)
             waiting.extend(child for child in children if not child.linked and not child.refused)
 
@@ -126,7 +126,8 @@ class Head:
         if self._reorgs.is_after_complete(place):
             return
         announced = self._reorgs.announced_from(parent.block_hash)
-        if announced is not None:
+        # On an ordinary topic it may be of the branch that the reorg removes, in a partition that is read late.
+        if announced is not None and not self._reorgs.topics.is_ordinary(node.topic):
             yield from self.carry_out(announced, place, node)
         elif parent.block_hash == self._canonical.hashes[-1]:
             yield from self._extend(self._canonical.best_path(node)[0], place)
@@ -143,9 +144,11 @@ class Head:
             return
         ancestor_hash = self._canonical.hashes[ancestor]
         depth = len(self._canonical.hashes) - 1 - ancestor
-        announced = self._reorgs.announced_from(ancestor_hash)
-        if depth <= self._threshold or ancestor_hash in self._ancestors.early:
-            yield from self._displace(ancestor, branch + path[1:], place)
+        announced, added = self._reorgs.announced_from(ancestor_hash), branch + path[1:]
+        if depth and (reorg := self._reorgs.open_for(ancestor_hash, added)) is not None:
+            yield from self._displace_again(reorg, ancestor, added, place)
+        elif depth <= self._threshold or self._is_named(ancestor_hash, added):
+            yield from self._displace(ancestor, added, place)
         elif announced is not None:
             yield from self.carry_out(announced, place, branch[0])
         elif not branch[0].branch_reported:
@@ -153,6 +156,10 @@ class Head:
             # Otherwise it was reported that the Reorg of their channel names another block.
             if not self._ancestors.has_misled([*branch, *path]):
                 yield self._unannounced(path[-1], self._nodes[ancestor_hash], depth, place)
+
+    def _is_named(self, ancestor: bytes, branch: list[Node]) -> bool:
+        """Whether a Reorg names the ancestor, so that the branch above it may displace the head at any depth."""
+        return ancestor in self._ancestors.early or self._reorgs.has_named(ancestor, branch)
 
     def _unannounced(self, top: Node, fork: Node, depth: int, place: Place) -> Outcome:
         head = self._canonical.head
@@ -174,7 +181,7 @@ class Head:
         yield from self._switch(ancestor, added, place)
         if depth:
             fork = self._nodes[self._canonical.hashes[ancestor]]
-            named = self._ancestors.early.get(fork.block_hash)
+            channel = self._channel_of(fork.block_hash, added)
             yield ReorgRow(
                 place=place,
                 ancestor_hash=fork.block_hash,
@@ -182,11 +189,24 @@ class Head:
                 depth=depth,
                 old_head=old_head,
                 new_head=self._canonical.head_hash,
-                announced=named is not None,
-                channel=None if named is None else named.channel,
+                announced=channel is not None or fork.block_hash in self._ancestors.early,
+                channel=channel,
                 completed=True,
                 changed_at=place,
             )
+
+    def _channel_of(self, ancestor: bytes, added: list[Node]) -> str | None:
+        """The channel that the blocks above the ancestor came on, as far as a Reorg has named it."""
+        if (named := self._ancestors.early.get(ancestor)) is not None:
+            return named.channel
+        reorg = self._reorgs.by_ancestor.get(ancestor)
+        return reorg.channel if reorg is not None and self._reorgs.has_block_of(reorg, added) else None
+
+    def _displace_again(self, reorg: ReorgState, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
+        """The channel of an open reorg displaces blocks that were read after its Reorg: it removes these too."""
+        self._remove(reorg, ancestor)
+        yield from self._switch(ancestor, added, place)
+        yield self._reorgs.row(reorg, place)
 
     def _switch(self, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
         """The chain goes on from position `ancestor` with `added`."""
@@ -225,14 +245,14 @@ class Head:
 
     def _fill_gap(self, above: Node, place: Place) -> Iterator[Outcome]:
         """Rules 2 and 4: complete ancestors of `above`, which has a gap below it, become canonical. No head moves."""
-        yield from self._link(above, place)
+        self._link(above, place)
         taken: list[Node] = []
         while above.block_hash in self._canonical.gaps and above.parent not in self._canonical.at:
             below = self._nodes.get(above.parent)
             if below is None or below.complete_order is None or below.refused:
                 break
             self._canonical.insert_below(above, below)
-            yield from self._link(below, place)
+            self._link(below, place)
             below.was_canonical = True
             taken.append(below)
             above = below
@@ -273,7 +293,8 @@ class Head:
             message = f"block {reorg.ancestor.hex()} has left the part of the chain that is remembered"
             yield findings.finding("reorg_ancestor_wrong", place, message)
             return
-        self._open(reorg, position)
+        reorg.stage = Stage.OPEN
+        self._remove(reorg, position)
         if child is not None:
             path = self._canonical.best_path(child)[0]
             yield from self._opened_by(reorg, child, place)
@@ -284,16 +305,17 @@ class Head:
         yield from self._switch(position, lead + path, place)
         yield self._reorgs.row(reorg, place)
 
-    def _open(self, reorg: ReorgState, position: int) -> None:
-        """The blocks above `position` are the ones that the reorg removes."""
+    def _remove(self, reorg: ReorgState, position: int) -> None:
+        """The reorg removes the blocks above `position`."""
         removed = [self._nodes[block_hash] for block_hash in self._canonical.hashes[position + 1 :]]
         head = self._canonical.head
-        reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
-        reorg.removed = {node.block_hash: None for node in removed}
-        reorg.depth = len(removed)
+        reorg.head_number = max(reorg.head_number, head.number)
+        if len(removed) >= reorg.depth:
+            reorg.old_head, reorg.depth = head.block_hash, len(removed)
+        reorg.removed |= {node.block_hash: None for node in removed}
         # What is above a gap may belong to the new chain.
         below_gap = takewhile(lambda node: node.block_hash not in self._canonical.gaps, removed)
-        reorg.heaviest = max((node.weight for node in below_gap), default=0)
+        reorg.heaviest = max([reorg.heaviest, *(node.weight for node in below_gap)])
 
     def _lead_to(self, fork: Node | None) -> tuple[list[Node], int | None]:
         """The position of a canonical block. Of another block that of its canonical ancestor, and what is between."""

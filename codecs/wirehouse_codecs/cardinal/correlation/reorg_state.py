@@ -28,8 +28,10 @@ class ReorgState:
     ancestor_number: int
     place: Place
     stage: Stage
-    #: Number and hash of the head when it was announced, and later of the head when it was carried out.
-    old_number: int
+    #: The highest number of the head when it was announced, when it removed blocks, and when its channel had the head move
+    #: to blocks that waited. It lapses when the head is more than the threshold above.
+    head_number: int
+    #: The head when it was announced, and later the one that it removed.
     old_head: bytes
     first_ns: int
     channel: str | None = None
@@ -46,6 +48,8 @@ class ReorgState:
     incomplete: dict[bytes, int] = field(default_factory=dict)
     #: The first broken link: position on the channel, block, and what is wrong with it.
     broken: tuple[int, bytes, str] | None = None
+    #: The first block that came on an ordinary topic although the channel should bring it: where, and in what words.
+    beside: tuple[Place, str, bytes] | None = None
     last_block: bytes | None = None
     last_weight: int = 0
     #: Whether `reorg_ancestor_wrong` was reported for its number, and for a ReorgComplete of another block;
