@@ -63,6 +63,11 @@ class Ancestors:
         channels = {topic for topic in named_on if topic is not None and self._topics.is_channel(topic)}
         return not channels.isdisjoint(node.topic for node in nodes)
 
+    def unfinished(self) -> set[bytes]:
+        """The ancestors of reorgs whose channels may still bring blocks."""
+        named = (*self._reorgs.items(), *self.early.items())
+        return {ancestor for ancestor, reorg in named if reorg.is_unfinished}
+
     def remember(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[LocatedFinding]:
         """The event names a block that isn't canonical."""
         place, ancestor = event.place, event.ancestor_hash
@@ -73,7 +78,7 @@ class Ancestors:
             named = self.early[ancestor] = EarlyAncestor(event.number, place)
         named.topic = place.topic
         if self._topics.is_channel_of(place.topic, ancestor):
-            named.channel = place.topic
+            named.channel, named.ended = place.topic, isinstance(event, ReorgCompleteArrived)
         yield from self.judge()
 
     def judge(self) -> Iterator[LocatedFinding]:

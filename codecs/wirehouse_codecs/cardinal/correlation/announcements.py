@@ -127,10 +127,12 @@ class Announcements:
             yield from self._reorgs.check_partition(reorg, place)
             if is_running:
                 yield from self._reorgs.complete(reorg, place)
+                yield from self._head.try_held(place)
         elif place.topic in reorg.announced_on:
             yield from self._reorgs.shared(reorg, place, f"its ReorgComplete came on topic {place.topic!r}")
             if is_running and reorg.channel is None:
                 yield from self._reorgs.complete(reorg, place)
+                yield from self._head.try_held(place)
         else:
             yield self._unasked(event)
 

@@ -109,7 +109,7 @@ class Chain:
         self._ancestors = Ancestors(options, self._canonical, self._topics)
         self._head = Head(options, self._canonical, self._lives, self._reorgs, self._ancestors)
         self._announcements = Announcements(self._reorgs, self._ancestors, self._head)
-        self._endings = Endings(options, self._canonical, self._lives, self._topics)
+        self._endings = Endings(options, self._canonical, self._lives, self._topics, self._ancestors)
         self._handlers: dict[type, Callable[[Any], Iterator[Outcome]]] = {
             FirstMessage: self._first_message,
             BatchArrived: self._batch_arrived,
@@ -159,6 +159,8 @@ class Chain:
         hashes = self._canonical.hashes
         head = hashes[-1] if hashes else None
         out.extend(self._handlers[type(event)](event))
+        if hashes and self._reorgs.by_ancestor:
+            self._reorgs.channel_read(event.place)
         if hashes and hashes[-1] != head:
             out.extend(self._endings.head_moved(event.place))
             if self._reorgs.by_ancestor:
@@ -230,6 +232,7 @@ class Chain:
                 sequence=self._head.sequence,
                 order=tree.order,
                 linked=self._head.linked,
+                held=list(self._head.held),
                 known_from=canonical.known_from,
                 forgotten_below=canonical.forgotten_below,
                 base=canonical.base,
@@ -253,3 +256,4 @@ class Chain:
         self._reorgs.by_ancestor.update((reorg.ancestor, reorg) for reorg in state.reorgs)
         self._ancestors.early.update(state.early_ancestors)
         self._head.sequence, self._head.linked = state.sequence, state.linked
+        self._head.held = dict.fromkeys(state.held)

@@ -23,6 +23,8 @@ from wirehouse_codecs.core.rules import Place
 
 #: Number of first blocks, in a feed without a start, that may leave a gap.
 FIRST_BLOCKS: Final = 10
+#: Blocks of side chains that are remembered while they wait for the end of a reorg.
+MAX_HELD: Final = 256
 
 
 class Head:
@@ -43,6 +45,8 @@ class Head:
         self.sequence = 0
         #: Linked blocks, counted up to FIRST_BLOCKS.
         self.linked = 0
+        #: Linked blocks of side chains that were heavier than the head and had to wait, oldest first.
+        self.held: dict[bytes, None] = {}
 
     def start(self, node: Node) -> None:
         """The block is the configured start: the lowest of the chain."""
@@ -137,10 +141,13 @@ class Head:
     def _try_side_chain(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rule 5: the side chain through `node` displaces the head if it is heavy enough."""
         path, heaviest = self._canonical.best_path(node)
-        if heaviest <= self._reorgs.weight_to_beat(node):
+        if heaviest <= self._canonical.head.weight:
             return
         branch, ancestor = self._canonical.branch_to(node)
-        if ancestor is None or self._reorgs.bars(node, branch):
+        if ancestor is None:
+            return
+        if heaviest <= self._reorgs.weight_to_beat(node) or self._reorgs.bars(node, branch):
+            self._hold(node)
             return
         ancestor_hash = self._canonical.hashes[ancestor]
         depth = len(self._canonical.hashes) - 1 - ancestor
@@ -151,11 +158,27 @@ class Head:
             yield from self._displace(ancestor, added, place)
         elif announced is not None:
             yield from self.carry_out(announced, place, branch[0])
+        elif self._reorgs.is_removing(ancestor):
+            self._hold(node)
         elif not branch[0].branch_reported:
             branch[0].branch_reported = True
             # Otherwise it was reported that the Reorg of their channel names another block.
             if not self._ancestors.has_misled([*branch, *path]):
                 yield self._unannounced(path[-1], self._nodes[ancestor_hash], depth, place)
+
+    def _hold(self, node: Node) -> None:
+        """The side chain through `node` waits for the end of a reorg."""
+        self.held[node.block_hash] = None
+        if len(self.held) > MAX_HELD:
+            del self.held[next(iter(self.held))]
+
+    def try_held(self, place: Place) -> Iterator[Outcome]:
+        """A reorg is over: side chains that had to wait displace the head if they are still heavier."""
+        held, self.held = self.held, {}
+        for block_hash in held:
+            node = self._nodes.get(block_hash)
+            if node is not None and node.linked and block_hash not in self._canonical.at:
+                yield from self._try_side_chain(node, place)
 
     def _is_named(self, ancestor: bytes, branch: list[Node]) -> bool:
         """Whether a Reorg names the ancestor, so that the branch above it may displace the head at any depth."""

@@ -28,8 +28,8 @@ class ReorgState:
     ancestor_number: int
     place: Place
     stage: Stage
-    #: The highest number of the head when it was announced, when it removed blocks, and when its channel had the head move
-    #: to blocks that waited. It lapses when the head is more than the threshold above.
+    #: The highest number of the head when it was announced, when it removed blocks, and when a message of its channel was
+    #: read after blocks above the channel's. It lapses when the head is more than the threshold above.
     head_number: int
     #: The head when it was announced, and later the one that it removed.
     old_head: bytes
@@ -60,6 +60,11 @@ class ReorgState:
     late_reported: bool = False
     #: The Reorg that came on the channel after the end. Either a slow producer repeats it, or it is another reorg.
     again: Place | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether blocks may still come on its channel."""
+        return self.stage in (Stage.ANNOUNCED, Stage.OPEN) or (self.channel is not None and self.again is not None)
 
     def is_on(self, place: Place) -> bool:
         """Whether the place is on the reorg's channel."""
@@ -93,3 +98,10 @@ class EarlyAncestor:
     channel: str | None = None
     #: Whether findings about it are over.
     judged: bool = False
+    #: Whether the ReorgComplete on its channel came.
+    ended: bool = False
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether its channel has begun and hasn't ended."""
+        return self.channel is not None and not self.ended

@@ -5,8 +5,8 @@ A reorg goes through the stages of `Stage`:
 - A Reorg message on an ordinary topic announces it.
 - The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first. A heavier branch
   on ordinary topics opens it, too, if it needs the Reorg because of its depth.
-- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head, or above
-  the blocks that had waited for the channel.
+- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head; if the
+  channel is read late, above the head at the channel's last message.
 
 What the ordinary topics bring meanwhile may have been sent before the Reorg, in a partition that is read late. So a block
 there shows no fault by itself: whether the channel was shared is judged at the end, if the channel has not all blocks.
@@ -121,6 +121,18 @@ class Reorgs:
         reorg = self.by_ancestor.get(ancestor)
         is_open = reorg is not None and reorg.stage is Stage.OPEN
         return reorg if reorg is not None and is_open and self.has_block_of(reorg, branch) else None
+
+    def is_removing(self, position: int) -> bool:
+        """Whether a reorg that isn't over will replace, or replaces, the blocks of the chain from `position` on.
+
+        They don't count for the depth of a side chain that forks at most the threshold below: it was sent before them, or
+        after they had been removed.
+        """
+        return any(
+            position <= self._canonical.position(reorg.ancestor) <= position + self._threshold
+            for reorg in self.by_ancestor.values()
+            if reorg.stage in (Stage.ANNOUNCED, Stage.OPEN) and reorg.ancestor in self._canonical.at
+        )
 
     def has_block_of(self, reorg: ReorgState, branch: list[Node]) -> bool:
         """Whether a block of the branch came on the channel."""
@@ -274,14 +286,20 @@ class Reorgs:
 
     def head_moved(self, place: Place) -> Iterator[Outcome]:
         """The head has moved: end the reorgs that are waited for no more, and whose ReorgComplete hasn't come."""
-        head = self._canonical.head
+        number = self._canonical.head.number
         for reorg in list(self.by_ancestor.values()):
-            # While the channel goes on the ReorgComplete may come. If blocks above waited for it, all of it is late.
-            is_on = reorg.is_on(place)
-            if (is_on and head.topic != reorg.channel) or self._is_behind(reorg):
-                reorg.head_number = max(reorg.head_number, head.number)
-            elif not is_on and reorg.head_number < self._read_to(reorg, head.number) - self._threshold:
-                yield from self._lapse(reorg, place)
+            if self._is_behind(reorg):
+                reorg.head_number = max(reorg.head_number, number)
+            # While a channel goes on a ReorgComplete may come.
+            elif self.topics.is_ordinary(place.topic) and not reorg.is_on(place):
+                if reorg.head_number < self._read_to(reorg, number) - self._threshold:
+                    yield from self._lapse(reorg, place)
+
+    def channel_read(self, place: Place) -> None:
+        """A message of a channel was read. If the head is above the channel's blocks already, all of it is read late."""
+        for reorg in self.by_ancestor.values():
+            if reorg.is_on(place) and self._canonical.head.topic != reorg.channel:
+                reorg.head_number = max(reorg.head_number, self._canonical.head.number)
 
     def _is_behind(self, reorg: ReorgState) -> bool:
         """Whether the head is on a branch that the open reorg will remove: its Reorg was read before that branch."""

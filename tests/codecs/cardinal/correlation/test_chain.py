@@ -959,7 +959,7 @@ def test_the_branch_that_a_gap_was_above_leaves_when_its_blocks_lead_below_a_hea
 
 def test_a_snapshot_is_versioned_json() -> None:
     chain = Chain(CardinalOptions())
-    assert json.loads(chain.snapshot())["version"] == 4
+    assert json.loads(chain.snapshot())["version"] == 5
     with pytest.raises(StateVersionError):
         Chain(CardinalOptions(), '{"version":99}')
 
