@@ -65,8 +65,10 @@ class Ancestors:
 
     def unfinished(self) -> set[bytes]:
         """The ancestors of reorgs whose channels may still bring blocks."""
-        named = (*self._reorgs.items(), *self.early.items())
-        return {ancestor for ancestor, reorg in named if reorg.is_unfinished}
+        known = {ancestor for ancestor, reorg in self._reorgs.items() if reorg.is_unfinished}
+        early = {ancestor for ancestor, named in self.early.items() if not named.ended}
+        wrong = {ancestor for ancestor in early if self.early[ancestor].judged and not self.was_canonical(ancestor)}
+        return known | early - wrong
 
     def remember(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[LocatedFinding]:
         """The event names a block that isn't canonical."""

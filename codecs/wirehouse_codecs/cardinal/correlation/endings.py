@@ -8,7 +8,7 @@ A life ends at the first of these:
 
 A block without a Batch has no number, so no head ends its life: its Batch may be in another partition that is read
 later. The same holds for what a block with a Batch lacks: it lives until every known ordinary partition was read as far
-as the head has to be, and until channels that may bring it have ended. Below a gap, and so below the first block of a feed without a start, no number is judged either
+as the head has to be, and until no reorg is unfinished: its channel may bring it, or may make the head lower. Below a gap, and so below the first block of a feed without a start, no number is judged either
 while the gap is remembered: the block may be what fills the gap.
 """
 
@@ -98,7 +98,7 @@ class Endings:
                 below_gap.append(entry)
             elif lacks and node.number >= read:
                 heapq.heappush(self._lives.lacking, entry)
-            elif channels and self._may_come_on_channel(node):
+            elif lacks and channels:
                 self._lives.for_channels.append(entry)
             else:
                 yield from self._never_came(node, place)
@@ -106,10 +106,6 @@ class Endings:
                 self._lives.may_be_forgotten(node)
         for entry in below_gap:
             heapq.heappush(self._lives.by_number, entry)
-
-    def _may_come_on_channel(self, node: Node) -> bool:
-        """Whether an unfinished channel may bring what the block lacks: its parent, or the rest of a channel's block."""
-        return not self._is_parent_known(node) or (node.complete_order is None and not self._topics.is_ordinary(node.topic))
 
     def _close(self, node: Node, place: Place, judged: bool, stall: str = "") -> Closed:
         node.open = False

@@ -28,8 +28,8 @@ class Lives:
         self.by_number: list[Entry] = []
         #: Blocks that the head has passed and that lack something, which may be in a partition that is read later.
         self.lacking: list[Entry] = []
-        #: Blocks that the head has passed and that lack something, which an unfinished channel may bring; and the
-        #: ancestors of such channels.
+        #: Blocks that the head has passed and that lack something, while channels of reorgs are unfinished; and the
+        #: ancestors of these reorgs.
         self.for_channels: list[Entry] = []
         self.channels: set[bytes] = set()
         #: Closed blocks by number, to be forgotten.

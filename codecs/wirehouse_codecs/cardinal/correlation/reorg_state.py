@@ -100,8 +100,3 @@ class EarlyAncestor:
     judged: bool = False
     #: Whether the ReorgComplete on its channel came.
     ended: bool = False
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether its channel has begun and hasn't ended."""
-        return self.channel is not None and not self.ended

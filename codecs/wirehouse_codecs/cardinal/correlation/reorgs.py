@@ -286,20 +286,47 @@ class Reorgs:
 
     def head_moved(self, place: Place) -> Iterator[Outcome]:
         """The head has moved: end the reorgs that are waited for no more, and whose ReorgComplete hasn't come."""
-        number = self._canonical.head.number
         for reorg in list(self.by_ancestor.values()):
             if self._is_behind(reorg):
-                reorg.head_number = max(reorg.head_number, number)
+                reorg.head_number = max(reorg.head_number, self._canonical.head.number)
             # While a channel goes on a ReorgComplete may come.
-            elif self.topics.is_ordinary(place.topic) and not reorg.is_on(place):
-                if reorg.head_number < self._read_to(reorg, number) - self._threshold:
-                    yield from self._lapse(reorg, place)
+            elif self.topics.is_ordinary(place.topic) and self._is_overtaken(reorg):
+                yield from self._lapse(reorg, place)
 
     def channel_read(self, place: Place) -> None:
-        """A message of a channel was read. If the head is above the channel's blocks already, all of it is read late."""
+        """A message of a channel was read.
+
+        If the head is above the channel's blocks already, the channel is read late. If the Reorg removed few blocks, it
+        was read early, and the old head is unknown. Either way the ReorgComplete may come for longer.
+        """
+        head = self._canonical.head
         for reorg in self.by_ancestor.values():
-            if reorg.is_on(place) and self._canonical.head.topic != reorg.channel:
-                reorg.head_number = max(reorg.head_number, self._canonical.head.number)
+            if reorg.is_on(place) and (head.topic != reorg.channel or reorg.depth <= self._threshold):
+                reorg.head_number = max(reorg.head_number, head.number)
+
+    def _is_overtaken(self, reorg: ReorgState) -> bool:
+        """Whether the chain was read so far that the ReorgComplete should have come."""
+        number = reorg.head_number + self._threshold
+        if self._canonical.head.number <= number:
+            return False
+        if reorg.stage is Stage.ANNOUNCED and reorg.place.topic in self.topics.ordinary:
+            return self._went_on(reorg.place, number)
+        # Blocks that have waited say nothing of how far their partitions were read.
+        return self.topics.least_read() > number
+
+    def _went_on(self, announced: Place, number: int) -> bool:
+        """Whether a block above `number` was sent after the announcement, and isn't of the reorg.
+
+        Its Batch came later in the same partition. What other partitions bring may have been sent before.
+        """
+        for block_hash in reversed(self._canonical.hashes):
+            node = self._nodes[block_hash]
+            if node.number <= number:
+                return False
+            batch = node.batch_place
+            if batch is not None and (batch.topic, batch.partition) == (announced.topic, announced.partition):
+                return batch > announced
+        return False
 
     def _is_behind(self, reorg: ReorgState) -> bool:
         """Whether the head is on a branch that the open reorg will remove: its Reorg was read before that branch."""
@@ -309,13 +336,6 @@ class Reorgs:
             return False
         above = self._canonical.hashes[self._canonical.position(reorg.ancestor) + 1 :]
         return not self.has_block_of(reorg, [self._nodes[block_hash] for block_hash in above])
-
-    def _read_to(self, reorg: ReorgState, head_number: int) -> int:
-        """How far the chain was read; for a reorg that was only announced, every partition of ordinary topics.
-
-        One that lags may bring the rest of the branch that the reorg removes.
-        """
-        return min(head_number, self.topics.least_read()) if reorg.stage is Stage.ANNOUNCED else head_number
 
     def _lapse(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
         ancestor = reorg.ancestor.hex()
