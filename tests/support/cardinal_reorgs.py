@@ -216,12 +216,16 @@ class _Producer:
             if at not in lags:
                 most = ordinary if at[0] in self.partitions else channels
                 lags[at] = random.choice([0, most, random.randint(0, most)]) * BLOCK_NS + random.randrange(BLOCK_NS)
+        # A reader knows all partitions from their first message on.
+        first = {(message.topic, message.partition): message.offset for message in reversed(sent)}
         # A channel may also be read slowly, so that what lags comes between its messages.
         slow = random.choice([0, 0, 1, 5]) * BLOCK_NS // CHANNEL_NS
 
         def read_at(message: Sent) -> int:
-            stretch = (message.at_ns - begin[message.topic]) * slow // 2 if message.topic not in self.partitions else 0
-            return message.at_ns + lags[message.topic, message.partition] + stretch
+            at = message.topic, message.partition
+            if at[0] in self.partitions:
+                return message.at_ns + (lags[at] if message.offset != first[at] else 0)
+            return message.at_ns + lags[at] + (message.at_ns - begin[at[0]]) * slow // 2
 
         return sorted(sent, key=read_at)
 

@@ -61,8 +61,10 @@ class Announcements:
             return True
         if ancestor in ancestors.early and not (on_channel and ancestors.was_only_announced(ancestor)):
             return True
-        is_first = reorg is None or (on_channel and reorg.stage is Stage.ANNOUNCED)
-        return is_first and ancestors.is_out_of_order(ancestor)
+        if reorg is None:
+            return ancestors.is_out_of_order(ancestor)
+        is_first = on_channel and reorg.stage is Stage.ANNOUNCED
+        return is_first and (reorg.is_overtaken or ancestors.is_out_of_order(ancestor))
 
     def _after_end(self, reorg: ReorgState, place: Place) -> ReorgState | None:
         """The reorg that a Reorg on the channel belongs to if the known one ended; None if it is another reorg."""
@@ -130,9 +132,9 @@ class Announcements:
                 yield from self._head.try_held(place)
         elif place.topic in reorg.announced_on:
             yield from self._reorgs.shared(reorg, place, f"its ReorgComplete came on topic {place.topic!r}")
-            if is_running and reorg.channel is None:
-                yield from self._reorgs.complete(reorg, place)
-                yield from self._head.try_held(place)
+            if reorg.stage is Stage.ANNOUNCED:
+                # Its blocks came on ordinary topics, too, and weight alone decided about them.
+                reorg.end(Stage.COMPLETE)
         else:
             yield self._unasked(event)
 

@@ -151,13 +151,11 @@ class Head:
             return
         ancestor_hash = self._canonical.hashes[ancestor]
         depth = len(self._canonical.hashes) - 1 - ancestor
-        announced, added = self._reorgs.announced_from(ancestor_hash), branch + path[1:]
+        added = branch + path[1:]
         if depth and (reorg := self._reorgs.open_for(ancestor_hash, added)) is not None:
             yield from self._displace_again(reorg, ancestor, added, place)
         elif depth <= self._threshold or self._is_named(ancestor_hash, added):
             yield from self._displace(ancestor, added, place)
-        elif announced is not None:
-            yield from self.carry_out(announced, place, branch[0])
         elif self._reorgs.is_removing(ancestor):
             self._hold(node)
         elif not branch[0].branch_reported:
@@ -200,11 +198,14 @@ class Head:
 
     def _displace(self, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
         """A reorg that weight alone makes: the chain goes on from position `ancestor` with `added`."""
+        if (announced := self._reorgs.announced_from(self._canonical.hashes[ancestor])) is not None:
+            announced.is_overtaken = True
         depth, old_head = len(self._canonical.hashes) - 1 - ancestor, self._canonical.head.block_hash
         yield from self._switch(ancestor, added, place)
         if depth:
             fork = self._nodes[self._canonical.hashes[ancestor]]
             channel = self._channel_of(fork.block_hash, added)
+            is_deep = depth > self._threshold
             yield ReorgRow(
                 place=place,
                 ancestor_hash=fork.block_hash,
@@ -212,7 +213,7 @@ class Head:
                 depth=depth,
                 old_head=old_head,
                 new_head=self._canonical.head_hash,
-                announced=channel is not None or fork.block_hash in self._ancestors.early,
+                announced=channel is not None or is_deep or fork.block_hash in self._ancestors.early,
                 channel=channel,
                 completed=True,
                 changed_at=place,
@@ -308,7 +309,7 @@ class Head:
     def carry_out(self, reorg: ReorgState, place: Place, child: Node | None) -> Iterator[Outcome]:
         """Revert to the ancestor of an announced reorg.
 
-        `child` is the first new block, if that block and not the Reorg of the channel opens the reorg.
+        `child` is the first new block, if that block, on the channel, and not the Reorg there opens the reorg.
         """
         fork = self._nodes.get(reorg.ancestor)
         lead, position = self._lead_to(fork)
@@ -320,11 +321,13 @@ class Head:
         self._remove(reorg, position)
         if child is not None:
             path = self._canonical.best_path(child)[0]
-            yield from self._opened_by(reorg, child, place)
+            self._opened_by(reorg, child)
         else:
             path = self._heavier_branch(reorg, fork)
         for node in path:
             node.branch = reorg.ancestor
+        # The channel may be read after blocks that are later than the reorg, and heavier.
+        self._hold(self._canonical.head)
         yield from self._switch(position, lead + path, place)
         yield self._reorgs.row(reorg, place)
 
@@ -348,13 +351,9 @@ class Head:
             return [], self._canonical.position(fork.block_hash)
         return self._canonical.branch_to(fork)
 
-    def _opened_by(self, reorg: ReorgState, child: Node, place: Place) -> Iterator[Outcome]:
-        if child.topic is not None and self._reorgs.topics.is_channel(child.topic):
-            reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
-            self._reorgs.add_batch(reorg, child.block_hash, child.parent, child.weight)
-        else:
-            words = f"its first block {findings.name(child)} came on topic {child.topic!r}"
-            yield from self._reorgs.shared(reorg, place, words, child)
+    def _opened_by(self, reorg: ReorgState, child: Node) -> None:
+        reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
+        self._reorgs.add_batch(reorg, child.block_hash, child.parent, child.weight)
 
     def _heavier_branch(self, reorg: ReorgState, fork: Node) -> list[Node]:
         """The side chain above the ancestor, if it is there already and heavier than what is removed."""

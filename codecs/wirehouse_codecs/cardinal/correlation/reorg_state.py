@@ -38,6 +38,9 @@ class ReorgState:
     partition: int | None = None
     #: Ordinary topics with a copy of the Reorg.
     announced_on: list[str | None] = field(default_factory=list)
+    #: Whether a heavier branch above the ancestor displaced the head before the channel was read. It may be of the reorg, or
+    #: later than the reorg. So the Reorg on the channel reverts nothing.
+    is_overtaken: bool = False
     removed: dict[bytes, None] = field(default_factory=dict)
     depth: int = 0
     #: The heaviest removed weight.

@@ -3,8 +3,7 @@
 A reorg goes through the stages of `Stage`:
 
 - A Reorg message on an ordinary topic announces it.
-- The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first. A heavier branch
-  on ordinary topics opens it, too, if it needs the Reorg because of its depth.
+- The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first.
 - A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head; if the
   channel is read late, above the head at the channel's last message.
 
@@ -106,15 +105,15 @@ class Reorgs:
     # What a reorg allows
 
     def has_named(self, ancestor: bytes, branch: list[Node]) -> bool:
-        """Whether a reorg from `ancestor` was carried out, so that `branch` may displace the head at any depth.
+        """Whether a Reorg allows `branch` above `ancestor` to displace the head at any depth.
 
-        When its Reorg was read, the branch that it removes may have been in partitions that are read later. Then either
-        branch may be canonical for a while. A branch that was removed comes back only on the channel.
+        When the Reorg was read, the branch that it removes may have been in partitions that are read later. So either
+        branch may be canonical for a while, whatever the stage of the reorg. What hangs beside blocks of an open channel
+        may be read before the channel's next blocks, and these displace it, too.
         """
-        reorg = self.by_ancestor.get(ancestor)
-        if reorg is None or reorg.stage is Stage.ANNOUNCED:
-            return False
-        return self.has_block_of(reorg, branch) or not any(node.was_canonical for node in branch)
+        if ancestor in self.by_ancestor:
+            return True
+        return any(ancestor in reorg.batches and self.has_block_of(reorg, branch) for reorg in self.open())
 
     def open_for(self, ancestor: bytes, branch: list[Node]) -> ReorgState | None:
         """The open reorg from `ancestor` if its channel brought a block of `branch`."""
@@ -307,7 +306,7 @@ class Reorgs:
     def _is_overtaken(self, reorg: ReorgState) -> bool:
         """Whether the chain was read so far that the ReorgComplete should have come."""
         number = reorg.head_number + self._threshold
-        if self._canonical.head.number <= number:
+        if self._canonical.head.number <= number or reorg.is_overtaken:
             return False
         if reorg.stage is Stage.ANNOUNCED and reorg.place.topic in self.topics.ordinary:
             return self._went_on(reorg.place, number)
