@@ -240,6 +240,4 @@ def feed(seed: int) -> Feed:
     options: dict[str, Any] = {"reorg_threshold": producer.threshold}
     options["start"] = {"number": root.number, "hash": root.hash.hex(), "weight": root.weight}
     ancestors = [ancestor.hash for ancestor in producer.ancestors]
-    return Feed(
-        options, producer.read(sent), sent, producer.blocks, [block.hash for block in chain], ancestors
-    )
+    return Feed(options, producer.read(sent), sent, producer.blocks, [block.hash for block in chain], ancestors)

@@ -44,8 +44,9 @@ class Ancestors:
     def let_go(self, ancestor: bytes) -> bool:
         """Remember the hash no longer as named too early. Returns whether its number was reported as wrong."""
         named, node = self.early.pop(ancestor, None), self._tree.nodes.get(ancestor)
-        is_judged = named is not None and named.judged and node is not None
-        return is_judged and is_other_number(node.number, named.number)
+        if named is None or node is None:
+            return False
+        return named.judged and is_other_number(node.number, named.number)
 
     def is_out_of_order(self, ancestor: bytes) -> bool:
         """Whether the Reorg was read too early or too late.

@@ -51,19 +51,24 @@ ReorgComplete (`reorgs`).
 
 - A Reorg on its channel reverts the head to the ancestor. The blocks of the channel follow by rule 3.
 - A Reorg elsewhere only announces the reorg. If the copy on the channel never comes and a child of the ancestor
-  completes, the reorg is carried out then.
+  completes there, the reorg is carried out then.
+- A Reorg names its ancestor. From then on weight alone decides between the branches above this block, at any depth.
 - While a reorg is open, removed blocks and their descendants on ordinary topics displace nothing. Other ordinary blocks
-  have to be heavier than the heaviest removed one. After the ReorgComplete, rule 5 holds as usual.
+  have to be heavier than the heaviest removed one. After the ReorgComplete, rule 5 holds as usual, and side chains that
+  had to wait are tried again.
 
 What a lagging partition does
 -----------------------------
 Messages of one block may be in several partitions, and one partition may be read long after the others (`topics`).
 
-- A block isn't judged before every known ordinary partition was read as far as the head.
-- A channel may be read before the partition that brings the ancestor, or after the channel of a later reorg. Then
-  nothing reverts. The hash stays announced, and heavier blocks above it displace the head at any depth. The hash is
-  wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its number
-  (`ancestors`).
+- A block isn't judged before every known ordinary partition was read as far as the head, nor while a reorg is
+  unfinished.
+- A Reorg may be read before the partition that brings the ancestor or the branch above it, or after the channel of a
+  later reorg. Then nothing reverts. The hash stays named, and heavier blocks above it displace the head at any depth.
+  The hash is wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its
+  number (`ancestors`).
+- If only a part of the old branch was read, an open reorg removes what comes later, too: each time that blocks of its
+  channel displace the head.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ A life ends at the first of these:
 - More than `MAX_BLOCKS` blocks would be remembered. Then the oldest life ends without a judgement.
 
 A block without a Batch has no number, so no head ends its life: its Batch may be in another partition that is read
-later. The same holds for what a block with a Batch lacks: it lives until every known ordinary partition was read as far
-as the head has to be, and until no reorg is unfinished: its channel may bring it, or may make the head lower. Below a gap, and so below the first block of a feed without a start, no number is judged either
-while the gap is remembered: the block may be what fills the gap.
+later. The same holds for what a block with a Batch lacks: it lives until every known ordinary partition was read as
+far as the head has to be, and until no reorg is unfinished, because the channel may bring it or lower the head. Below a
+gap, and so below the first block of a feed without a start, no number is judged either while the gap is remembered: the
+block may be what fills the gap.
 """
 
 from __future__ import annotations

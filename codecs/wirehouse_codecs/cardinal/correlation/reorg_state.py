@@ -28,8 +28,8 @@ class ReorgState:
     ancestor_number: int
     place: Place
     stage: Stage
-    #: The highest number of the head when it was announced, when it removed blocks, and when a message of its channel was
-    #: read after blocks above the channel's. It lapses when the head is more than the threshold above.
+    #: The highest number of the head when it was announced, when it removed blocks, and when a message of its channel
+    #: was read after blocks above the channel's. It lapses when the head is more than the threshold above.
     head_number: int
     #: The head when it was announced, and later the one that it removed.
     old_head: bytes
@@ -38,8 +38,8 @@ class ReorgState:
     partition: int | None = None
     #: Ordinary topics with a copy of the Reorg.
     announced_on: list[str | None] = field(default_factory=list)
-    #: Whether a heavier branch above the ancestor displaced the head before the channel was read. It may be of the reorg, or
-    #: later than the reorg. So the Reorg on the channel reverts nothing.
+    #: Whether a heavier branch above the ancestor displaced the head before the channel was read. The branch may be
+    #: later than the reorg, so the Reorg on the channel reverts nothing.
     is_overtaken: bool = False
     removed: dict[bytes, None] = field(default_factory=dict)
     depth: int = 0

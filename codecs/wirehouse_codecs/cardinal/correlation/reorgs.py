@@ -4,11 +4,12 @@ A reorg goes through the stages of `Stage`:
 
 - A Reorg message on an ordinary topic announces it.
 - The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first.
-- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head; if the
-  channel is read late, above the head at the channel's last message.
+- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head; if
+  the channel is read late, above the head at the channel's last message.
 
-What the ordinary topics bring meanwhile may have been sent before the Reorg, in a partition that is read late. So a block
-there shows no fault by itself: whether the channel was shared is judged at the end, if the channel has not all blocks.
+Blocks that ordinary topics bring meanwhile may have been sent before the Reorg, in a partition that is read late, or
+after the ReorgComplete, if the channel is read late. So weight alone decides about them, at any depth. Whether some of
+them should have come on the channel is judged at the end, if the channel lacks blocks.
 
 This module remembers reorgs, judges channels, and answers what an open reorg forbids. It moves no head; `head` does.
 """
@@ -108,8 +109,8 @@ class Reorgs:
         """Whether a Reorg allows `branch` above `ancestor` to displace the head at any depth.
 
         When the Reorg was read, the branch that it removes may have been in partitions that are read later. So either
-        branch may be canonical for a while, whatever the stage of the reorg. What hangs beside blocks of an open channel
-        may be read before the channel's next blocks, and these displace it, too.
+        branch may be canonical for a while, whatever the stage of the reorg. What hangs beside blocks of an open
+        channel may be read before the channel's next blocks, and these displace it, too.
         """
         if ancestor in self.by_ancestor:
             return True
@@ -122,10 +123,10 @@ class Reorgs:
         return reorg if reorg is not None and is_open and self.has_block_of(reorg, branch) else None
 
     def is_removing(self, position: int) -> bool:
-        """Whether a reorg that isn't over will replace, or replaces, the blocks of the chain from `position` on.
+        """Whether a reorg that isn't over replaces blocks of the chain above `position`.
 
-        They don't count for the depth of a side chain that forks at most the threshold below: it was sent before them, or
-        after they had been removed.
+        They don't count for the depth of a side chain that forks at most the threshold below the ancestor: it was sent
+        before them, or after they had been removed.
         """
         return any(
             position <= self._canonical.position(reorg.ancestor) <= position + self._threshold
