@@ -130,10 +130,13 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
 
 
 def _read(view: Table) -> Iterator[str]:
-    """What a view reads; in place of an internal view, which is no asset, what that reads."""
+    """What a view reads that is an asset; in place of an internal view, what that reads."""
     for name in view.reads:
         read = all_tables()[name]
-        yield from _read(read) if read.internal and read.view else (name,)
+        if not read.internal:
+            yield name
+        elif read.view:
+            yield from _read(read)
 
 
 def views(lake: Lake, protocol: str | None) -> list[dg.AssetSpec]:

@@ -44,7 +44,7 @@ from wirehouse_pipelines.jobs import steps
 from wirehouse_pipelines.jobs.job import Cut, Span, Work
 from wirehouse_pipelines.stages import Input, Order, Prepare, Stage, Written
 
-VERSION = "7"
+VERSION = "8"
 OUTPUTS: Final = (BATCHES, UPDATES, CHAIN_UPDATES, CHAIN, REORGS, FOUND, STATE, BLOCKS)
 _PLACED: Final = dict.fromkeys(("source", "block_hash", *PLACE), ())
 _Row = Mapping[str, Any]

@@ -41,6 +41,13 @@ class Ancestors:
         named = self.early.get(ancestor)
         return named is not None and not self._topics.is_channel_of(named.channel, ancestor)
 
+    def let_go(self, ancestor: bytes) -> bool:
+        """Remember the hash no longer as named too early. Returns whether its number was reported as wrong."""
+        named, node = self.early.pop(ancestor, None), self._tree.nodes.get(ancestor)
+        if named is None or node is None:
+            return False
+        return named.judged and is_other_number(node.number, named.number)
+
     def is_out_of_order(self, ancestor: bytes) -> bool:
         """Whether the Reorg was read too early or too late.
 
@@ -57,6 +64,13 @@ class Ancestors:
         channels = {topic for topic in named_on if topic is not None and self._topics.is_channel(topic)}
         return not channels.isdisjoint(node.topic for node in nodes)
 
+    def unfinished(self) -> set[bytes]:
+        """The ancestors of reorgs whose channels may still bring blocks."""
+        known = {ancestor for ancestor, reorg in self._reorgs.items() if reorg.is_unfinished}
+        early = {ancestor for ancestor, named in self.early.items() if not named.ended}
+        wrong = {ancestor for ancestor in early if self.early[ancestor].judged and not self.was_canonical(ancestor)}
+        return known | early - wrong
+
     def remember(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[LocatedFinding]:
         """The event names a block that isn't canonical."""
         place, ancestor = event.place, event.ancestor_hash
@@ -67,7 +81,7 @@ class Ancestors:
             named = self.early[ancestor] = EarlyAncestor(event.number, place)
         named.topic = place.topic
         if self._topics.is_channel_of(place.topic, ancestor):
-            named.channel = place.topic
+            named.channel, named.ended = place.topic, isinstance(event, ReorgCompleteArrived)
         yield from self.judge()
 
     def judge(self) -> Iterator[LocatedFinding]:

@@ -31,21 +31,16 @@ class Announcements:
         """A Reorg: a new reorg, or a further copy of a known one."""
         place, ancestor = event.place, event.ancestor_hash
         on_channel = self._topics.is_channel_of(place.topic, ancestor)
-        was_canonical = self._ancestors.was_canonical(ancestor)
-        if on_channel and was_canonical and self._ancestors.was_only_announced(ancestor):
-            del self._ancestors.early[ancestor]
-        if ancestor in self._ancestors.early:
-            yield from self._ancestors.remember(event)
-            return
         reorg = self._by_ancestor.get(ancestor)
         if reorg is not None and on_channel:
             reorg = self._after_end(reorg, place)
-        out_of_order = reorg is None and on_channel and self._ancestors.is_out_of_order(ancestor)
-        if out_of_order or not self._ancestors.was_canonical(ancestor):
+        if self._is_early(ancestor, reorg, on_channel=on_channel):
+            self._by_ancestor.pop(ancestor, None)
             yield from self._ancestors.remember(event)
             return
         if reorg is None:
             reorg = self._reorgs.announce(place, ancestor)
+            reorg.number_reported = self._ancestors.let_go(ancestor)
         # A wrong number doesn't hide which block is meant.
         yield from self._reorgs.check_number(reorg, event)
         if not on_channel:
@@ -55,6 +50,21 @@ class Announcements:
             yield from self._open_channel(reorg, place)
         else:
             yield from self._reorgs.check_partition(reorg, place)
+
+    def _is_early(self, ancestor: bytes, reorg: ReorgState | None, *, on_channel: bool) -> bool:
+        """Whether the Reorg is only remembered, so that weight alone decides about the branches above its ancestor.
+
+        Neither the first announcement nor the Reorg of the channel reverts anything that was not read yet.
+        """
+        ancestors = self._ancestors
+        if not ancestors.was_canonical(ancestor):
+            return True
+        if ancestor in ancestors.early and not (on_channel and ancestors.was_only_announced(ancestor)):
+            return True
+        if reorg is None:
+            return ancestors.is_out_of_order(ancestor)
+        is_first = on_channel and reorg.stage is Stage.ANNOUNCED
+        return is_first and (reorg.is_overtaken or ancestors.is_out_of_order(ancestor))
 
     def _after_end(self, reorg: ReorgState, place: Place) -> ReorgState | None:
         """The reorg that a Reorg on the channel belongs to if the known one ended; None if it is another reorg."""
@@ -119,10 +129,12 @@ class Announcements:
             yield from self._reorgs.check_partition(reorg, place)
             if is_running:
                 yield from self._reorgs.complete(reorg, place)
+                yield from self._head.try_held(place)
         elif place.topic in reorg.announced_on:
             yield from self._reorgs.shared(reorg, place, f"its ReorgComplete came on topic {place.topic!r}")
-            if is_running and reorg.channel is None:
-                yield from self._reorgs.complete(reorg, place)
+            if reorg.stage is Stage.ANNOUNCED:
+                # Its blocks came on ordinary topics, too, and weight alone decided about them.
+                reorg.end(Stage.COMPLETE)
         else:
             yield self._unasked(event)
 

@@ -51,19 +51,24 @@ ReorgComplete (`reorgs`).
 
 - A Reorg on its channel reverts the head to the ancestor. The blocks of the channel follow by rule 3.
 - A Reorg elsewhere only announces the reorg. If the copy on the channel never comes and a child of the ancestor
-  completes, the reorg is carried out then.
+  completes there, the reorg is carried out then.
+- A Reorg names its ancestor. From then on weight alone decides between the branches above this block, at any depth.
 - While a reorg is open, removed blocks and their descendants on ordinary topics displace nothing. Other ordinary blocks
-  have to be heavier than the heaviest removed one. After the ReorgComplete, rule 5 holds as usual.
+  have to be heavier than the heaviest removed one. After the ReorgComplete, rule 5 holds as usual, and side chains that
+  had to wait are tried again.
 
 What a lagging partition does
 -----------------------------
 Messages of one block may be in several partitions, and one partition may be read long after the others (`topics`).
 
-- A block isn't judged before every known ordinary partition was read as far as the head.
-- A channel may be read before the partition that brings the ancestor, or after the channel of a later reorg. Then
-  nothing reverts. The hash stays announced, and heavier blocks above it displace the head at any depth. The hash is
-  wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its number
-  (`ancestors`).
+- A block isn't judged before every known ordinary partition was read as far as the head, nor while a reorg is
+  unfinished.
+- A Reorg may be read before the partition that brings the ancestor or the branch above it, or after the channel of a
+  later reorg. Then nothing reverts. The hash stays named, and heavier blocks above it displace the head at any depth.
+  The hash is wrong if it isn't canonical when the ordinary partitions were read more than the threshold above its
+  number (`ancestors`).
+- If only a part of the old branch was read, an open reorg removes what comes later, too: each time that blocks of its
+  channel displace the head.
 """
 
 from __future__ import annotations
@@ -110,8 +115,7 @@ class Chain:
         self._ancestors = Ancestors(options, self._canonical, self._topics)
         self._head = Head(options, self._canonical, self._lives, self._reorgs, self._ancestors)
         self._announcements = Announcements(self._reorgs, self._ancestors, self._head)
-        self._endings = Endings(options, self._canonical, self._lives, self._topics)
-        self._threshold = options.reorg_threshold
+        self._endings = Endings(options, self._canonical, self._lives, self._topics, self._ancestors)
         self._handlers: dict[type, Callable[[Any], Iterator[Outcome]]] = {
             FirstMessage: self._first_message,
             BatchArrived: self._batch_arrived,
@@ -161,10 +165,12 @@ class Chain:
         hashes = self._canonical.hashes
         head = hashes[-1] if hashes else None
         out.extend(self._handlers[type(event)](event))
+        if hashes and self._reorgs.by_ancestor:
+            self._reorgs.channel_read(event.place)
         if hashes and hashes[-1] != head:
             out.extend(self._endings.head_moved(event.place))
             if self._reorgs.by_ancestor:
-                out.extend(self._reorgs.lapse_below(self._canonical.head.number - self._threshold, event.place))
+                out.extend(self._reorgs.head_moved(event.place))
             self._endings.forget()
         return out
 
@@ -232,6 +238,7 @@ class Chain:
                 sequence=self._head.sequence,
                 order=tree.order,
                 linked=self._head.linked,
+                held=list(self._head.held),
                 known_from=canonical.known_from,
                 forgotten_below=canonical.forgotten_below,
                 base=canonical.base,
@@ -255,3 +262,4 @@ class Chain:
         self._reorgs.by_ancestor.update((reorg.ancestor, reorg) for reorg in state.reorgs)
         self._ancestors.early.update(state.early_ancestors)
         self._head.sequence, self._head.linked = state.sequence, state.linked
+        self._head.held = dict.fromkeys(state.held)

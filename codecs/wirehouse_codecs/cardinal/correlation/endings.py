@@ -7,9 +7,10 @@ A life ends at the first of these:
 - More than `MAX_BLOCKS` blocks would be remembered. Then the oldest life ends without a judgement.
 
 A block without a Batch has no number, so no head ends its life: its Batch may be in another partition that is read
-later. The same holds for what a block with a Batch lacks: it lives until every known ordinary partition was read as far
-as the head has to be. Below a gap, and so below the first block of a feed without a start, no number is judged either
-while the gap is remembered: the block may be what fills the gap.
+later. The same holds for what a block with a Batch lacks: it lives until every known ordinary partition was read as
+far as the head has to be, and until no reorg is unfinished, because the channel may bring it or lower the head. Below a
+gap, and so below the first block of a feed without a start, no number is judged either while the gap is remembered: the
+block may be what fills the gap.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wirehouse_codecs.cardinal.correlation import findings
+from wirehouse_codecs.cardinal.correlation.ancestors import Ancestors
 from wirehouse_codecs.cardinal.correlation.block_tree import Node
 from wirehouse_codecs.cardinal.correlation.canonical import CanonicalChain
 from wirehouse_codecs.cardinal.correlation.events import Closed, Outcome
@@ -37,13 +39,16 @@ MAX_BLOCKS: Final = 100_000
 class Endings:
     """Ends the lives of blocks, and forgets closed blocks."""
 
-    def __init__(self, options: CardinalOptions, canonical: CanonicalChain, lives: Lives, topics: Topics) -> None:
+    def __init__(
+        self, options: CardinalOptions, canonical: CanonicalChain, lives: Lives, topics: Topics, ancestors: Ancestors
+    ) -> None:
         self._has_start = options.start is not None
         self._threshold = options.reorg_threshold
         self._tree = canonical.tree
         self._canonical = canonical
         self._lives = lives
         self._topics = topics
+        self._ancestors = ancestors
 
     def expire(self, now_ns: int) -> Iterator[Outcome]:
         """End the lives that began longer than the horizon before `now_ns`."""
@@ -82,6 +87,8 @@ class Endings:
         above_gap = 0 if self._has_start else self._canonical.highest_gap
         read = self._topics.least_read() - self._threshold
         below_gap = []
+        channels = self._ancestors.unfinished()
+        self._lives.wait_for_channels(channels)
         for entry in self._lives.passed(below, read):
             node = self._lives.of(entry)
             if node is None:
@@ -91,6 +98,8 @@ class Endings:
                 below_gap.append(entry)
             elif lacks and node.number >= read:
                 heapq.heappush(self._lives.lacking, entry)
+            elif lacks and channels:
+                self._lives.for_channels.append(entry)
             else:
                 yield from self._never_came(node, place)
                 yield self._close(node, place, judged=True)

@@ -23,6 +23,8 @@ from wirehouse_codecs.core.rules import Place
 
 #: Number of first blocks, in a feed without a start, that may leave a gap.
 FIRST_BLOCKS: Final = 10
+#: Blocks of side chains that are remembered while they wait for the end of a reorg.
+MAX_HELD: Final = 256
 
 
 class Head:
@@ -43,6 +45,8 @@ class Head:
         self.sequence = 0
         #: Linked blocks, counted up to FIRST_BLOCKS.
         self.linked = 0
+        #: Linked blocks of side chains that were heavier than the head and had to wait, oldest first.
+        self.held: dict[bytes, None] = {}
 
     def start(self, node: Node) -> None:
         """The block is the configured start: the lowest of the chain."""
@@ -83,15 +87,15 @@ class Head:
         if not self._canonical.hashes:
             yield from self._first_head(node, place)
         elif parent is not None and parent.linked:
-            yield from self._link(node, place)
+            self._link(node, place)
             yield from self._move(node, parent, place)
         elif (lowest := self._over_gap(node)) is not None:
-            yield from self._link(lowest, place)
+            self._link(lowest, place)
             self._canonical.gaps.append(lowest.block_hash)
             yield from self._extend(self._canonical.best_path(lowest)[0], place)
 
     def _first_head(self, node: Node, place: Place) -> Iterator[Outcome]:
-        yield from self._link(node, place)
+        self._link(node, place)
         self._canonical.begin(node)
         yield from self._extend(self._canonical.best_path(node)[0], place)
 
@@ -110,14 +114,14 @@ class Head:
             lowest = ancestor
         return lowest if lowest.parent not in self._nodes else None
 
-    def _link(self, root: Node, place: Place) -> Iterator[Outcome]:
+    def _link(self, root: Node, place: Place) -> None:
         """The block and its waiting descendants are linked now."""
         waiting = [root]
         while waiting:
             node = waiting.pop()
             node.linked = True
             self.linked = min(self.linked + 1, FIRST_BLOCKS)
-            yield from self._reorgs.linked(node, place)
+            self._reorgs.linked(node, place)
             children = self._tree.complete_children(node)
             waiting.extend(child for child in children if not child.linked and not child.refused)
 
@@ -126,7 +130,8 @@ class Head:
         if self._reorgs.is_after_complete(place):
             return
         announced = self._reorgs.announced_from(parent.block_hash)
-        if announced is not None:
+        # On an ordinary topic it may be of the branch that the reorg removes, in a partition that is read late.
+        if announced is not None and not self._reorgs.topics.is_ordinary(node.topic):
             yield from self.carry_out(announced, place, node)
         elif parent.block_hash == self._canonical.hashes[-1]:
             yield from self._extend(self._canonical.best_path(node)[0], place)
@@ -136,23 +141,46 @@ class Head:
     def _try_side_chain(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rule 5: the side chain through `node` displaces the head if it is heavy enough."""
         path, heaviest = self._canonical.best_path(node)
-        if heaviest <= self._reorgs.weight_to_beat(node):
+        if heaviest <= self._canonical.head.weight:
             return
         branch, ancestor = self._canonical.branch_to(node)
-        if ancestor is None or self._reorgs.bars(node, branch):
+        if ancestor is None:
+            return
+        if heaviest <= self._reorgs.weight_to_beat(node) or self._reorgs.bars(node, branch):
+            self._hold(node)
             return
         ancestor_hash = self._canonical.hashes[ancestor]
         depth = len(self._canonical.hashes) - 1 - ancestor
-        announced = self._reorgs.announced_from(ancestor_hash)
-        if depth <= self._threshold or ancestor_hash in self._ancestors.early:
-            yield from self._displace(ancestor, branch + path[1:], place)
-        elif announced is not None:
-            yield from self.carry_out(announced, place, branch[0])
+        added = branch + path[1:]
+        if depth and (reorg := self._reorgs.open_for(ancestor_hash, added)) is not None:
+            yield from self._displace_again(reorg, ancestor, added, place)
+        elif depth <= self._threshold or self._is_named(ancestor_hash, added):
+            yield from self._displace(ancestor, added, place)
+        elif self._reorgs.is_removing(ancestor):
+            self._hold(node)
         elif not branch[0].branch_reported:
             branch[0].branch_reported = True
             # Otherwise it was reported that the Reorg of their channel names another block.
             if not self._ancestors.has_misled([*branch, *path]):
                 yield self._unannounced(path[-1], self._nodes[ancestor_hash], depth, place)
+
+    def _hold(self, node: Node) -> None:
+        """The side chain through `node` waits for the end of a reorg."""
+        self.held[node.block_hash] = None
+        if len(self.held) > MAX_HELD:
+            del self.held[next(iter(self.held))]
+
+    def try_held(self, place: Place) -> Iterator[Outcome]:
+        """A reorg is over: side chains that had to wait displace the head if they are still heavier."""
+        held, self.held = self.held, {}
+        for block_hash in held:
+            node = self._nodes.get(block_hash)
+            if node is not None and node.linked and block_hash not in self._canonical.at:
+                yield from self._try_side_chain(node, place)
+
+    def _is_named(self, ancestor: bytes, branch: list[Node]) -> bool:
+        """Whether a Reorg names the ancestor, so that the branch above it may displace the head at any depth."""
+        return ancestor in self._ancestors.early or self._reorgs.has_named(ancestor, branch)
 
     def _unannounced(self, top: Node, fork: Node, depth: int, place: Place) -> Outcome:
         head = self._canonical.head
@@ -170,11 +198,14 @@ class Head:
 
     def _displace(self, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
         """A reorg that weight alone makes: the chain goes on from position `ancestor` with `added`."""
+        if (announced := self._reorgs.announced_from(self._canonical.hashes[ancestor])) is not None:
+            announced.is_overtaken = True
         depth, old_head = len(self._canonical.hashes) - 1 - ancestor, self._canonical.head.block_hash
         yield from self._switch(ancestor, added, place)
         if depth:
             fork = self._nodes[self._canonical.hashes[ancestor]]
-            named = self._ancestors.early.get(fork.block_hash)
+            channel = self._channel_of(fork.block_hash, added)
+            is_deep = depth > self._threshold
             yield ReorgRow(
                 place=place,
                 ancestor_hash=fork.block_hash,
@@ -182,11 +213,24 @@ class Head:
                 depth=depth,
                 old_head=old_head,
                 new_head=self._canonical.head_hash,
-                announced=named is not None,
-                channel=None if named is None else named.channel,
+                announced=channel is not None or is_deep or fork.block_hash in self._ancestors.early,
+                channel=channel,
                 completed=True,
                 changed_at=place,
             )
+
+    def _channel_of(self, ancestor: bytes, added: list[Node]) -> str | None:
+        """The channel that the blocks above the ancestor came on, as far as a Reorg has named it."""
+        if (named := self._ancestors.early.get(ancestor)) is not None:
+            return named.channel
+        reorg = self._reorgs.by_ancestor.get(ancestor)
+        return reorg.channel if reorg is not None and self._reorgs.has_block_of(reorg, added) else None
+
+    def _displace_again(self, reorg: ReorgState, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
+        """The channel of an open reorg displaces blocks that were read after its Reorg: it removes these too."""
+        self._remove(reorg, ancestor)
+        yield from self._switch(ancestor, added, place)
+        yield self._reorgs.row(reorg, place)
 
     def _switch(self, ancestor: int, added: list[Node], place: Place) -> Iterator[Outcome]:
         """The chain goes on from position `ancestor` with `added`."""
@@ -225,14 +269,14 @@ class Head:
 
     def _fill_gap(self, above: Node, place: Place) -> Iterator[Outcome]:
         """Rules 2 and 4: complete ancestors of `above`, which has a gap below it, become canonical. No head moves."""
-        yield from self._link(above, place)
+        self._link(above, place)
         taken: list[Node] = []
         while above.block_hash in self._canonical.gaps and above.parent not in self._canonical.at:
             below = self._nodes.get(above.parent)
             if below is None or below.complete_order is None or below.refused:
                 break
             self._canonical.insert_below(above, below)
-            yield from self._link(below, place)
+            self._link(below, place)
             below.was_canonical = True
             taken.append(below)
             above = below
@@ -265,7 +309,7 @@ class Head:
     def carry_out(self, reorg: ReorgState, place: Place, child: Node | None) -> Iterator[Outcome]:
         """Revert to the ancestor of an announced reorg.
 
-        `child` is the first new block, if that block and not the Reorg of the channel opens the reorg.
+        `child` is the first new block, if that block, on the channel, and not the Reorg there opens the reorg.
         """
         fork = self._nodes.get(reorg.ancestor)
         lead, position = self._lead_to(fork)
@@ -273,27 +317,31 @@ class Head:
             message = f"block {reorg.ancestor.hex()} has left the part of the chain that is remembered"
             yield findings.finding("reorg_ancestor_wrong", place, message)
             return
-        self._open(reorg, position)
+        reorg.stage = Stage.OPEN
+        self._remove(reorg, position)
         if child is not None:
             path = self._canonical.best_path(child)[0]
-            yield from self._opened_by(reorg, child, place)
+            self._opened_by(reorg, child)
         else:
             path = self._heavier_branch(reorg, fork)
         for node in path:
             node.branch = reorg.ancestor
+        # The channel may be read after blocks that are later than the reorg, and heavier.
+        self._hold(self._canonical.head)
         yield from self._switch(position, lead + path, place)
         yield self._reorgs.row(reorg, place)
 
-    def _open(self, reorg: ReorgState, position: int) -> None:
-        """The blocks above `position` are the ones that the reorg removes."""
+    def _remove(self, reorg: ReorgState, position: int) -> None:
+        """The reorg removes the blocks above `position`."""
         removed = [self._nodes[block_hash] for block_hash in self._canonical.hashes[position + 1 :]]
         head = self._canonical.head
-        reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
-        reorg.removed = {node.block_hash: None for node in removed}
-        reorg.depth = len(removed)
+        reorg.head_number = max(reorg.head_number, head.number)
+        if len(removed) >= reorg.depth:
+            reorg.old_head, reorg.depth = head.block_hash, len(removed)
+        reorg.removed |= {node.block_hash: None for node in removed}
         # What is above a gap may belong to the new chain.
         below_gap = takewhile(lambda node: node.block_hash not in self._canonical.gaps, removed)
-        reorg.heaviest = max((node.weight for node in below_gap), default=0)
+        reorg.heaviest = max([reorg.heaviest, *(node.weight for node in below_gap)])
 
     def _lead_to(self, fork: Node | None) -> tuple[list[Node], int | None]:
         """The position of a canonical block. Of another block that of its canonical ancestor, and what is between."""
@@ -303,13 +351,9 @@ class Head:
             return [], self._canonical.position(fork.block_hash)
         return self._canonical.branch_to(fork)
 
-    def _opened_by(self, reorg: ReorgState, child: Node, place: Place) -> Iterator[Outcome]:
-        if child.topic is not None and self._reorgs.topics.is_channel(child.topic):
-            reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
-            self._reorgs.add_batch(reorg, child.block_hash, child.parent, child.weight)
-        else:
-            words = f"its first block {findings.name(child)} came on topic {child.topic!r}"
-            yield from self._reorgs.shared(reorg, place, words, child)
+    def _opened_by(self, reorg: ReorgState, child: Node) -> None:
+        reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
+        self._reorgs.add_batch(reorg, child.block_hash, child.parent, child.weight)
 
     def _heavier_branch(self, reorg: ReorgState, fork: Node) -> list[Node]:
         """The side chain above the ancestor, if it is there already and heavier than what is removed."""

@@ -28,6 +28,10 @@ class Lives:
         self.by_number: list[Entry] = []
         #: Blocks that the head has passed and that lack something, which may be in a partition that is read later.
         self.lacking: list[Entry] = []
+        #: Blocks that the head has passed and that lack something, while channels of reorgs are unfinished; and the
+        #: ancestors of these reorgs.
+        self.for_channels: list[Entry] = []
+        self.channels: set[bytes] = set()
         #: Closed blocks by number, to be forgotten.
         self.closed: list[Entry] = []
 
@@ -87,6 +91,14 @@ class Lives:
         They come in one order, by number and first message, whether or not state was restored in between.
         """
         return heapq.merge(_taken(self.lacking, min(read, below)), _taken(self.by_number, below))
+
+    def wait_for_channels(self, channels: set[bytes]) -> None:
+        """If one of the channels that blocks wait for has ended, look at these blocks again."""
+        if self.for_channels and not self.channels <= channels:
+            for entry in self.for_channels:
+                heapq.heappush(self.by_number, entry)
+            self.for_channels = []
+        self.channels = channels
 
     # Closed blocks
 

@@ -28,14 +28,19 @@ class ReorgState:
     ancestor_number: int
     place: Place
     stage: Stage
-    #: Number and hash of the head when it was announced, and later of the head when it was carried out.
-    old_number: int
+    #: The highest number of the head when it was announced, when it removed blocks, and when a message of its channel
+    #: was read after blocks above the channel's. It lapses when the head is more than the threshold above.
+    head_number: int
+    #: The head when it was announced, and later the one that it removed.
     old_head: bytes
     first_ns: int
     channel: str | None = None
     partition: int | None = None
     #: Ordinary topics with a copy of the Reorg.
     announced_on: list[str | None] = field(default_factory=list)
+    #: Whether a heavier branch above the ancestor displaced the head before the channel was read. The branch may be
+    #: later than the reorg, so the Reorg on the channel reverts nothing.
+    is_overtaken: bool = False
     removed: dict[bytes, None] = field(default_factory=dict)
     depth: int = 0
     #: The heaviest removed weight.
@@ -46,6 +51,8 @@ class ReorgState:
     incomplete: dict[bytes, int] = field(default_factory=dict)
     #: The first broken link: position on the channel, block, and what is wrong with it.
     broken: tuple[int, bytes, str] | None = None
+    #: The first block that came on an ordinary topic although the channel should bring it: where, and in what words.
+    beside: tuple[Place, str, bytes] | None = None
     last_block: bytes | None = None
     last_weight: int = 0
     #: Whether `reorg_ancestor_wrong` was reported for its number, and for a ReorgComplete of another block;
@@ -56,6 +63,11 @@ class ReorgState:
     late_reported: bool = False
     #: The Reorg that came on the channel after the end. Either a slow producer repeats it, or it is another reorg.
     again: Place | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether blocks may still come on its channel."""
+        return self.stage in (Stage.ANNOUNCED, Stage.OPEN) or (self.channel is not None and self.again is not None)
 
     def is_on(self, place: Place) -> bool:
         """Whether the place is on the reorg's channel."""
@@ -89,3 +101,5 @@ class EarlyAncestor:
     channel: str | None = None
     #: Whether findings about it are over.
     judged: bool = False
+    #: Whether the ReorgComplete on its channel came.
+    ended: bool = False

@@ -4,7 +4,12 @@ A reorg goes through the stages of `Stage`:
 
 - A Reorg message on an ordinary topic announces it.
 - The Reorg message on its channel opens it, or the first child of the ancestor there if that comes first.
-- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head.
+- A ReorgComplete message ends it. Without one it lapses when the head is more than the threshold above the old head; if
+  the channel is read late, above the head at the channel's last message.
+
+Blocks that ordinary topics bring meanwhile may have been sent before the Reorg, in a partition that is read late, or
+after the ReorgComplete, if the channel is read late. So weight alone decides about them, at any depth. Whether some of
+them should have come on the channel is judged at the end, if the channel lacks blocks.
 
 This module remembers reorgs, judges channels, and answers what an open reorg forbids. It moves no head; `head` does.
 """
@@ -98,6 +103,43 @@ class Reorgs:
             changed_at=changed_at,
         )
 
+    # What a reorg allows
+
+    def has_named(self, ancestor: bytes, branch: list[Node]) -> bool:
+        """Whether a Reorg allows `branch` above `ancestor` to displace the head at any depth.
+
+        When the Reorg was read, the branch that it removes may have been in partitions that are read later. So either
+        branch may be canonical for a while, whatever the stage of the reorg. What hangs beside blocks of an open
+        channel may be read before the channel's next blocks, and these displace it, too.
+        """
+        if ancestor in self.by_ancestor:
+            return True
+        return any(ancestor in reorg.batches and self.has_block_of(reorg, branch) for reorg in self.open())
+
+    def open_for(self, ancestor: bytes, branch: list[Node]) -> ReorgState | None:
+        """The open reorg from `ancestor` if its channel brought a block of `branch`."""
+        reorg = self.by_ancestor.get(ancestor)
+        is_open = reorg is not None and reorg.stage is Stage.OPEN
+        return reorg if reorg is not None and is_open and self.has_block_of(reorg, branch) else None
+
+    def is_removing(self, position: int) -> bool:
+        """Whether a reorg that isn't over replaces blocks of the chain above `position`.
+
+        They don't count for the depth of a side chain that forks at most the threshold below the ancestor: it was sent
+        before them, or after they had been removed.
+        """
+        return any(
+            position <= self._canonical.position(reorg.ancestor) <= position + self._threshold
+            for reorg in self.by_ancestor.values()
+            if reorg.stage in (Stage.ANNOUNCED, Stage.OPEN) and reorg.ancestor in self._canonical.at
+        )
+
+    def has_block_of(self, reorg: ReorgState, branch: list[Node]) -> bool:
+        """Whether a block of the branch came on the channel."""
+        if reorg.channel is None:
+            return False
+        return any(node.topic == reorg.channel or node.block_hash in reorg.batches for node in branch)
+
     # What an open reorg forbids
 
     def bars(self, node: Node, branch: list[Node]) -> bool:
@@ -154,6 +196,9 @@ class Reorgs:
         reorg.batches[block_hash] = None
         reorg.last_block, reorg.last_weight = block_hash, weight
         words = ""
+        if reorg.depth <= self._threshold:
+            # The Reorg was read early, when the new branch was canonical.
+            reorg.removed.pop(block_hash, None)
         if block_hash in reorg.removed:
             words = "is of the removed chain"
         elif first and parent != reorg.ancestor:
@@ -168,7 +213,7 @@ class Reorgs:
         for reorg in self.by_ancestor.values():
             reorg.incomplete.pop(block_hash, None)
 
-    def linked(self, node: Node, place: Place) -> Iterator[Outcome]:
+    def linked(self, node: Node, place: Place) -> None:
         """The block is linked now. If it is on the branch of an open reorg, it should be on its channel."""
         for reorg in self.open():
             parent = self._nodes.get(node.parent)
@@ -181,10 +226,9 @@ class Reorgs:
             beside = reorg.depth <= self._threshold and parent.topic != reorg.channel
             # What came before the Reorg isn't part of it: a channel that is read late finds blocks beside its own.
             before = node.batch_place is None or node.batch_place < reorg.place
-            if needed and self.topics.is_ordinary(node.topic) and not beside and not before:
-                yield from self.shared(
-                    reorg, place, f"its block {findings.name(node)} came on topic {node.topic!r}", node
-                )
+            if needed and self.topics.is_ordinary(node.topic) and not beside and not before and reorg.beside is None:
+                words = f"its block {findings.name(node)} came on topic {node.topic!r}"
+                reorg.beside = place, words, node.block_hash
 
     # Rules about channels
 
@@ -235,16 +279,63 @@ class Reorgs:
     def complete(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
         """The ReorgComplete of a reorg that was carried out came."""
         if reorg.stage is Stage.OPEN:
+            yield from self._check_beside(reorg)
             yield from self._check_blocks(reorg, place, reorg.incomplete)
         reorg.end(Stage.COMPLETE)
         yield self.row(reorg, place)
 
-    def lapse_below(self, number: int, place: Place) -> Iterator[Outcome]:
-        """The head has moved: end the reorgs whose old head is below `number` and whose ReorgComplete hasn't come."""
-        for reorg in [reorg for reorg in self.by_ancestor.values() if reorg.old_number < number]:
-            # While the channel goes on the ReorgComplete may come.
-            if not reorg.is_on(place):
+    def head_moved(self, place: Place) -> Iterator[Outcome]:
+        """The head has moved: end the reorgs that are waited for no more, and whose ReorgComplete hasn't come."""
+        for reorg in list(self.by_ancestor.values()):
+            if self._is_behind(reorg):
+                reorg.head_number = max(reorg.head_number, self._canonical.head.number)
+            # While a channel goes on a ReorgComplete may come.
+            elif self.topics.is_ordinary(place.topic) and self._is_overtaken(reorg):
                 yield from self._lapse(reorg, place)
+
+    def channel_read(self, place: Place) -> None:
+        """A message of a channel was read.
+
+        If the head is above the channel's blocks already, the channel is read late. If the Reorg removed few blocks, it
+        was read early, and the old head is unknown. Either way the ReorgComplete may come for longer.
+        """
+        head = self._canonical.head
+        for reorg in self.by_ancestor.values():
+            if reorg.is_on(place) and (head.topic != reorg.channel or reorg.depth <= self._threshold):
+                reorg.head_number = max(reorg.head_number, head.number)
+
+    def _is_overtaken(self, reorg: ReorgState) -> bool:
+        """Whether the chain was read so far that the ReorgComplete should have come."""
+        number = reorg.head_number + self._threshold
+        if self._canonical.head.number <= number or reorg.is_overtaken:
+            return False
+        if reorg.stage is Stage.ANNOUNCED and reorg.place.topic in self.topics.ordinary:
+            return self._went_on(reorg.place, number)
+        # Blocks that have waited say nothing of how far their partitions were read.
+        return self.topics.least_read() > number
+
+    def _went_on(self, announced: Place, number: int) -> bool:
+        """Whether a block above `number` was sent after the announcement, and isn't of the reorg.
+
+        Its Batch came later in the same partition. What other partitions bring may have been sent before.
+        """
+        for block_hash in reversed(self._canonical.hashes):
+            node = self._nodes[block_hash]
+            if node.number <= number:
+                return False
+            batch = node.batch_place
+            if batch is not None and (batch.topic, batch.partition) == (announced.topic, announced.partition):
+                return batch > announced
+        return False
+
+    def _is_behind(self, reorg: ReorgState) -> bool:
+        """Whether the head is on a branch that the open reorg will remove: its Reorg was read before that branch."""
+        if reorg.stage is not Stage.OPEN or reorg.channel is None or reorg.depth > self._threshold:
+            return False
+        if reorg.ancestor not in self._canonical.at:
+            return False
+        above = self._canonical.hashes[self._canonical.position(reorg.ancestor) + 1 :]
+        return not self.has_block_of(reorg, [self._nodes[block_hash] for block_hash in above])
 
     def _lapse(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
         ancestor = reorg.ancestor.hex()
@@ -254,6 +345,7 @@ class Reorgs:
             yield findings.finding("reorg_not_completed", reorg.place, message)
         elif reorg.stage is Stage.OPEN:
             overdue = {block: at for block, at in reorg.incomplete.items() if self._is_overdue(block)}
+            yield from self._check_beside(reorg)
             yield from self._check_blocks(reorg, place, overdue)
             # Else a ReorgComplete of another block was reported.
             if not reorg.other_end_reported:
@@ -265,6 +357,13 @@ class Reorgs:
     def _is_overdue(self, block_hash: bytes) -> bool:
         node = self._nodes.get(block_hash)
         return node is None or not node.open
+
+    def _check_beside(self, reorg: ReorgState) -> Iterator[Outcome]:
+        """Rule `reorg_channel_shared` for a block that the channel should have brought, if it lacks one."""
+        is_whole = reorg.broken is None and reorg.batches and reorg.last_weight > reorg.heaviest
+        if reorg.beside is not None and not is_whole:
+            place, words, block_hash = reorg.beside
+            yield from self.shared(reorg, place, words, self._nodes.get(block_hash))
 
     def _check_blocks(self, reorg: ReorgState, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
         """Rule `reorg_chain_broken`: the first block of the channel that breaks it.

@@ -10,7 +10,7 @@ from wirehouse_codecs.cardinal.correlation.reorg_state import EarlyAncestor, Reo
 from wirehouse_codecs.cardinal.wire.messages import HASH_BYTES
 from wirehouse_codecs.core.snapshots import SnapshotCodec
 
-SNAPSHOT_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class ChainState:
     #: Fields of `Head`.
     sequence: int
     linked: int
+    held: list[bytes]
     #: Fields of `BlockTree`.
     order: int
     nodes: list[Node]
