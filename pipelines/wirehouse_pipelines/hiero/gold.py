@@ -44,7 +44,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "15"
+VERSION = "16"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.

@@ -1135,6 +1135,13 @@ def test_a_subscription_says_what_was_delivered_and_where_it_was_resumed() -> No
     assert (second.end_block_number, second.cause) == (123, "done")
 
 
+def test_a_subscription_out_of_order_has_its_lowest_and_its_highest_block() -> None:
+    world = World()
+    world.subscriber(start=122).deliver(122).deliver(121).deliver(123).deliver(122)
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, SubscriptionRow))
+    assert (row.blocks, row.first_block, row.last_block) == (4, 121, 123)
+
+
 def test_a_subscription_that_is_cut_within_blocks_counts_whole_ones_alone() -> None:
     world = World()
     call = world.subscriber(start=121)
