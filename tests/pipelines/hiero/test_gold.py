@@ -14,13 +14,11 @@ import pytest
 from tests.support.hiero_captures import judge
 from tests.support.running import assert_same_rows, select
 from wirehouse_codecs.hiero.correlation import known
-from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, DecisionRow
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.simulate.script import Disturbances
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_pipelines import stages
@@ -52,7 +50,7 @@ def _judged(profile: str, lossy: Disturbances) -> list[Row]:
     rows = judge(simulate(config, lossy), HieroOptions(profile=profile)).rows
     return [
         {**row, "source": profile, "window_start": _window(row["arrived_at_ns"])}
-        for kind in (MESSAGE, CALL, BLOCK)
+        for kind in EVENT_KINDS
         for row in rows[kind]
     ]
 
