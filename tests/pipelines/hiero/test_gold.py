@@ -112,6 +112,18 @@ def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str,
     assert {row["source"] for row in select(lakes[0], "SELECT source FROM gold.hiero_decisions")} == set(PROFILES)
 
 
+@pytest.mark.parametrize("fault", ["reenter", "ack_order"])
+def test_a_decision_names_the_rule_that_the_log_found(tmp_path: Path, fault: str) -> None:
+    rows = judge(simulate(SimulatorConfig(blocks=3, fault=fault)), HieroOptions(profile="B")).rows
+    broken = [row for kind in EVENT_KINDS for row in rows[kind]]
+    log = {"B": [{**row, "source": "B", "window_start": _window(row["arrived_at_ns"])} for row in broken]}
+    lake, windows = _written(tmp_path, log)
+    _run(lake, windows, 1)
+    found = select(lake, "SELECT DISTINCT rule FROM gold.hiero_decisions WHERE rule IS NOT NULL")
+    # The acknowledgement that comes again has no header of its own.
+    assert [row["rule"] for row in found] == ([] if fault == "ack_order" else [f"hiero.{fault}"])
+
+
 def test_a_service_waits_as_long_as_the_most_patient_of_its_sources() -> None:
     patient = Source("b", "hiero", "pcap", "x", tcp=TcpOptions(idle_ns=9_000 * 10**9, hole_wait_ns=30 * 10**9))
     sources = [Source("a", "hiero", "pcap", "x", {"profile": "A"}), patient]

@@ -17,7 +17,7 @@ from wirehouse_codecs.wallaroo.frames import KIND_OF, EosMessage, Error, Frame, 
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.session.credits import spend
 from wirehouse_codecs.wallaroo.session.going_on import answered, note
-from wirehouse_codecs.wallaroo.session.judging import Judgement, find, forget_later, ignore, is_unaware, not_signalled
+from wirehouse_codecs.wallaroo.session.judging import Judgement, find, forget_later, ignore, not_signalled
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import (
     AFTER_ERROR,
@@ -94,7 +94,7 @@ def after_violation(memory: Memory, judgement: Judgement, frame: Frame | None) -
     if judgement.where.direction is Direction.CLIENT:
         _count_message(memory, frame)
     note(memory, judgement, frame)
-    shown = None if is_unaware(memory, judgement) else answered(memory, judgement, frame)
+    shown = answered(memory, judgement, frame)
     if shown is not None:
         judgement.found.append(not_signalled(memory, shown))
 

@@ -7,9 +7,9 @@ one that the connector sent after it:
 - a NOTIFY_ACK is about a stream that no earlier NOTIFY named.
 - an OK answers a HELLO, and the HELLO before it has had its own.
 
-`note` remembers such frames of the connector, and `answered` finds the worker's answer. Frames that the worker sent
-before it had received the broken rule are left out by the caller (`is_unaware`). Where bytes of the connector may be
-missing, or the worker itself broke the rule, an ACK of the very message that broke it is the only answer.
+`note` remembers such frames of the connector, and `answered` finds the worker's answer. What the worker sent before it
+had received the frame that broke the rule is none. Where bytes of the connector may be missing, or the worker itself
+broke the rule, an ACK of the very message that broke it is the only answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import Direction
 from wirehouse_codecs.wallaroo.frames import Ack, Frame, Hello, Message, Notify, NotifyAck, Ok
-from wirehouse_codecs.wallaroo.session.judging import Judgement
+from wirehouse_codecs.wallaroo.session.judging import Judgement, is_unaware
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.stream_frames import may_be_from_before, sent_before
 from wirehouse_codecs.wallaroo.session.streams import Stream
@@ -61,12 +61,16 @@ def answered(memory: Memory, judgement: Judgement, frame: Frame | None) -> str |
     """What a frame of the worker answers although a rule of `ENDS` was broken; None = nothing, as far as is known."""
     if memory.violation is None or judgement.where.direction is not Direction.SERVER:
         return None
+    waits_for_ok = memory.hello is not None and not memory.answered
+    memory.answered |= isinstance(frame, Ok)
+    if is_unaware(memory, judgement):
+        return None
     if isinstance(frame, Ack) and _acks_violation(memory, frame):
         return "the worker acks it"
     if memory.violation.direction is Direction.SERVER or memory.may_miss(Direction.CLIENT):
         return None
     if isinstance(frame, Ok):
-        return _second_ok(memory, judgement)
+        return None if waits_for_ok else _answers_hello(memory, judgement)
     if memory.dialect.sink:
         return None
     if isinstance(frame, NotifyAck):
@@ -84,12 +88,9 @@ def _acks_violation(memory: Memory, ack: Ack) -> bool:
     return message_id in (pair.message_id for pair in ack.acks)
 
 
-def _second_ok(memory: Memory, judgement: Judgement) -> str | None:
-    """An OK is the answer to a HELLO from the broken rule on, unless one before it waits for its own."""
-    waited = memory.hello is not None and not memory.answered
-    memory.answered = True
+def _answers_hello(memory: Memory, judgement: Judgement) -> str | None:
     received = memory.later_hello is not None and judgement.peer_received() >= memory.later_hello
-    if waited or not received or memory.early_ok or judgement.is_late:
+    if not received or memory.early_ok or judgement.is_late:
         return None
     return "the worker answers a HELLO by OK"
 

@@ -491,6 +491,8 @@ def test_a_worker_that_answers_a_second_hello_goes_on(name: str, dialogue: Opens
     told = dialogue(name).c(hello, hello).w(Ok(7))
     assert told.found == ["duplicate_hello"]
     assert told.w(Ok(7)).rules == ["error_not_signalled"]
+    crossing = dialogue(name).c(hello, hello).hears(S, 1).w(Ok(7)).hears(S, 0)
+    assert crossing.w(Ok(7)).found == ["duplicate_hello", "error_not_signalled"]
     assert dialogue(name).c(hello).w(Ok(7)).c(hello).hears(S, 1).w(Ok(7)).found == ["duplicate_hello"]
     signalled = dialogue(name).c(hello).w(Ok(7)).c(hello).wait(1).w(Error(b"no")).end()
     assert signalled.found == ["duplicate_hello"]
