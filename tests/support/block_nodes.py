@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.correlation.events import event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import WAITS, Waits
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import Conversation
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
+from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.simulator import dialogue
@@ -34,7 +34,7 @@ from wirehouse_codecs.hiero.wire.items.decoded import (
 )
 from wirehouse_codecs.hiero.wire.items.kinds import ItemNumber, encode_item
 from wirehouse_codecs.hiero.wire.messages import BlockItems, ServerStatus, ServerStatusRequest, SubscribeRequest
-from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION, Log
+from wirehouse_codecs.logs.rows import VIOLATION, Log
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole, Side
@@ -143,7 +143,7 @@ class World:
 
     def told(self, ends: Sequence[int] = (), until_ms: float = 0) -> list[Outcome]:
         """What calls say together, through windows that end at `ends`; after `until_ms` of silence."""
-        rows = sorted((row for row in self.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
+        rows = sorted((row for row in self.rows if row["row_kind"] in EVENT_KINDS), key=order_of)
         fold, told = Fold(self.options, waits=self.waits), []
         left = list(ends)
         for row in rows:

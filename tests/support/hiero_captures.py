@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.landed import landed_packets
-from wirehouse_codecs.hiero.correlation.events import event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
 from wirehouse_codecs.hiero.log.log import starter
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
+from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.logs import tcp_inspection
@@ -64,7 +64,7 @@ def judge_log(log: Iterable[Row], options: HieroOptions) -> Judged:
     fold = Fold(options)
     told: list[tuple[int, Outcome]] = []
     at_ns = 0
-    for row in sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in rows[kind]), key=order_of):
+    for row in sorted((row for kind in EVENT_KINDS for row in rows[kind]), key=order_of):
         event = event_of(row)
         # What is open when the capture ends is not over.
         if event is not None and event.fields.get("how") != grpc.How.CAPTURE_END:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.core.rules import Place
-from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_KINDS, Event, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import Found, Outcome
@@ -108,7 +108,7 @@ def _are_events(rows: pa.Table) -> pa.ChunkedArray:
 def _shown(rows: Iterable[Row], options: HieroOptions, unseen: Unseen) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
-        if row["row_kind"] in (MESSAGE, CALL, BLOCK) and "sides" not in row and (event := event_of(row)) is not None:
+        if row["row_kind"] in EVENT_KINDS and "sides" not in row and (event := event_of(row)) is not None:
             events.append((order_of(row), event))
         if row["row_kind"] == MESSAGE:
             if unseen.sees(row["message"]["kind"]):

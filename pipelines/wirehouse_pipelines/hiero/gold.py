@@ -18,7 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.core.horizon import HORIZON_NS
-from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, Where, event_of
+from wirehouse_codecs.hiero.correlation.events import (
+    ANSWER_RULES,
+    EVENT_COLUMNS,
+    EVENT_KINDS,
+    LAST_BYTE,
+    MESSAGE_RANK,
+    RANKS,
+    Where,
+    event_of,
+)
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import (
@@ -32,9 +41,9 @@ from wirehouse_codecs.hiero.correlation.rows import (
     SessionRow,
     SubscriptionRow,
 )
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, MISSED
+from wirehouse_codecs.hiero.log.rows import CALL, MISSED
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION
 from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader
 from wirehouse_pipelines.delta.batches import with_all
 from wirehouse_pipelines.delta.spark_tables import Files
@@ -45,7 +54,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "15"
+VERSION = "16"
 LOG: Final = "silver.hiero"
 STATE: Final = "gold.hiero_state"
 #: The tables of the fold's rows.
@@ -125,8 +134,7 @@ def _service(work: Work) -> Stage:
     """The stage that folds the events of each service."""
     prepare = partial(_events, members=services.members(work, LOG))
     inputs = [
-        Input(LOG, spark_tables.files(work.lake, LOG, work.members(), kind), _READ, prepare)
-        for kind in (MESSAGE, CALL, BLOCK)
+        Input(LOG, spark_tables.files(work.lake, LOG, work.members(), kind), _READ, prepare) for kind in EVENT_KINDS
     ]
     options = {span.source: _options(work.lake.sources_of(span.source)) for span in work.spans}
     ends_ns = {name: work.lake.windows.end_ns(name) for span in work.spans for name in span.windows}
@@ -140,7 +148,12 @@ def _events(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
     rows = members.once(rows)
     ignored, last = (pc.struct_field(rows.column("message"), name) for name in ("ignored", "last"))
     spoken = pc.and_(ignored.is_null(), pc.fill_null(last, False))
-    rows = rows.filter(pc.or_(pc.not_equal(rows.column("row_kind"), MESSAGE), spoken))
+    broken = pc.is_in(pc.struct_field(rows.column("finding"), "rule"), pa.array(sorted(ANSWER_RULES)))
+    kind = rows.column("row_kind")
+    is_event = pc.case_when(
+        pc.make_struct(pc.equal(kind, MESSAGE), pc.equal(kind, VIOLATION)), spoken, broken, pa.scalar(True)
+    )
+    rows = rows.filter(is_event)
     kind = rows.column("row_kind")
     event = pc.if_else(pc.equal(kind, CALL), pc.struct_field(rows.column("call_event"), "event"), kind)
     nowhere = pc.if_else(pc.equal(event, MISSED), -1, LAST_BYTE)

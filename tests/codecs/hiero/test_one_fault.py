@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow.compute as pc
 import pytest
 
 from tests.codecs.hiero.test_knowledge import found
@@ -12,6 +13,7 @@ from tests.support.hiero_wire import CLIENT, PORT, SERVER, Block, Call, Network,
 from tests.support.landed import landed_packets
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.logs.rows import VIOLATION
+from wirehouse_codecs.tcp.packets import parse
 
 
 def whole(call: Call, *blocks: Block) -> Call:
@@ -61,6 +63,21 @@ def test_an_acknowledgement_of_another_block_breaks_one_rule(number: int, rule: 
     net = Network(profile)
     net.publisher().block(121).ack(121, number).leave(121)
     assert found(net) == [rule]
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+@pytest.mark.parametrize(("numbers", "falls"), [((121, 121), False), ((121, 122, 121), True)])
+def test_without_the_publisher_an_acknowledgement_that_comes_again_may_be_of_a_block_that_does(
+    numbers: tuple[int, ...], falls: bool, profile: str
+) -> None:
+    net = Network(profile)
+    net.publisher().block(121).block(122).ack(*numbers).leave(122)
+    captured = list(landed_packets(net.close().packets))
+    rules = judge_landed(captured, HieroOptions(profile=profile), PORT).found
+    assert rules["ack_order"] == 1
+    ports = [parse(batch).column("destination_port") for batch in captured]
+    node = [batch.filter(pc.not_equal(port, PORT)) for batch, port in zip(captured, ports, strict=True)]
+    assert judge_landed(node, HieroOptions(profile=profile), PORT).found["ack_order"] == falls
 
 
 def test_a_wrong_skip_block_is_found_at_the_offered_header() -> None:

@@ -14,13 +14,11 @@ import pytest
 from tests.support.hiero_captures import judge
 from tests.support.running import assert_same_rows, select
 from wirehouse_codecs.hiero.correlation import known
-from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import BlockRow, DecisionRow
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.logs.rows import MESSAGE
 from wirehouse_codecs.simulate.script import Disturbances
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_pipelines import stages
@@ -52,7 +50,7 @@ def _judged(profile: str, lossy: Disturbances) -> list[Row]:
     rows = judge(simulate(config, lossy), HieroOptions(profile=profile)).rows
     return [
         {**row, "source": profile, "window_start": _window(row["arrived_at_ns"])}
-        for kind in (MESSAGE, CALL, BLOCK)
+        for kind in EVENT_KINDS
         for row in rows[kind]
     ]
 
@@ -112,6 +110,18 @@ def test_gold_is_the_same_however_windows_are_run(tmp_path: Path, log: dict[str,
     for lake in lakes[1:]:
         assert_same_rows(lakes[0], lake, of=("hiero",))
     assert {row["source"] for row in select(lakes[0], "SELECT source FROM gold.hiero_decisions")} == set(PROFILES)
+
+
+@pytest.mark.parametrize("fault", ["reenter", "ack_order"])
+def test_a_decision_names_the_rule_that_the_log_found(tmp_path: Path, fault: str) -> None:
+    rows = judge(simulate(SimulatorConfig(blocks=3, fault=fault)), HieroOptions(profile="B")).rows
+    broken = [row for kind in EVENT_KINDS for row in rows[kind]]
+    log = {"B": [{**row, "source": "B", "window_start": _window(row["arrived_at_ns"])} for row in broken]}
+    lake, windows = _written(tmp_path, log)
+    _run(lake, windows, 1)
+    found = select(lake, "SELECT DISTINCT rule FROM gold.hiero_decisions WHERE rule IS NOT NULL")
+    # The acknowledgement that comes again has no header of its own.
+    assert [row["rule"] for row in found] == ([] if fault == "ack_order" else [f"hiero.{fault}"])
 
 
 def test_a_service_waits_as_long_as_the_most_patient_of_its_sources() -> None:

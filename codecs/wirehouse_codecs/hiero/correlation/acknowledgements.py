@@ -97,7 +97,7 @@ class Acknowledgements(Decisions):
         rises = call.acked is None or call.acked < number
         broken = False
         for decision in waiting:
-            where, offered, known, expected, is_first = decision
+            where, offered, known = decision.where, decision.number, decision.known
             old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
             # It may be about the block of another publisher, and have crossed the header.
             crossed = event.may_lack(where)
@@ -105,18 +105,20 @@ class Acknowledgements(Decisions):
                 rule = self._accepted(call, node, decision)
                 shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
                 again = known is not None and offered <= known
-                self._settle(call, decision, "accepted", number, None, event, rule if again else None)
+                # What breaks a rule of the call is one fault.
+                found = self._broken_by(call, event, offered)
+                self._settle(call, decision, "accepted", number, None, event, found or (rule if again else None))
                 if rule is not None:
                     broken = True
                     if not again:
                         self._await_proof(rule, call, event, shown, number, number - 1)
-                    elif rises:
+                    elif found is None:
                         self._find(rule, event.where, shown, call, number)
             elif offered < number and (call.new or old) and not crossed:
                 rule = None
                 refusable = known is not None and offered < known and self._ordered(node, where.arrived_at_ns)
-                if expected == "duplicate" and refusable and old:
-                    rule = "duplicate" if is_first else "reenter"
+                if decision.expected == "duplicate" and refusable and old:
+                    rule = "duplicate" if decision.is_first else "reenter"
                     shown = f"block {offered} had no answer before the acknowledgement of {number}"
                     self._find(rule, where, shown, call, offered)
                     call.proofs = [proof for proof in call.proofs if proof.number != offered]
@@ -134,20 +136,20 @@ class Acknowledgements(Decisions):
 
     def _accepted(self, call: Call, node: Node, decision: Decision) -> str | None:
         """The rule that is broken if an offered block is acknowledged."""
-        where, offered, known, expected, is_first = decision
+        where, offered, known = decision.where, decision.number, decision.known
         if known is None or not self._ordered(node, where.arrived_at_ns):
             return None
         if offered < known:
-            return "duplicate" if is_first else "reenter"
+            return "duplicate" if decision.is_first else "reenter"
         if offered == known:
             # A block is acknowledged to all publishers, and the acknowledgement may have been on its way.
             before = where.arrived_at_ns - self._options.in_flight_ns
             return "last_block_again" if any(ns <= before and acked >= offered for ns, acked in node.rises) else None
-        if expected != "behind" or self._partial(node, self._now_ns) or node.has(offered - 1):
+        if decision.expected != "behind" or self._partial(node, self._now_ns) or node.has(offered - 1):
             return None
         if node.catch_up is not None and not node.outgoing:
             return None
-        if not is_first:
+        if not decision.is_first:
             return "reenter"
         return "behind_repeat" if self._attempts_of(call).behind else "behind"
 

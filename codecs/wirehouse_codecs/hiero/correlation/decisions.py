@@ -26,8 +26,8 @@ from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, De
 from wirehouse_codecs.hiero.correlation.state import Told as Order
 from wirehouse_codecs.hiero.log.pauses import PAUSE_NS
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service, block_or_none
-from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session.steps import after, fits
+from wirehouse_codecs.hiero.rules import PROTOCOL, RULE
+from wirehouse_codecs.hiero.session.steps import fits
 
 #: Number of distances to the node, of a publisher's last attempts, that are compared.
 DISTANCES: Final = 3
@@ -193,11 +193,12 @@ class Decisions(Known):
                 left.append(decision)
                 continue
             rule, shown = self._answered(call, node, decision, actual)
-            if rule == "behind_repeat":
+            waits = rule == "behind_repeat"
+            if rule is not None and waits:
                 self._await_proof(rule, call, event, shown, decision.number, decision.number - 1)
             elif rule is not None:
                 self._find(rule, event.where, shown, call, event.number)
-            self._settle(call, decision, actual, event.number, None, event, rule)
+            self._settle(call, decision, actual, event.number, None, event, None if waits else rule, waits=waits)
             row = self._outcomes.pop()
             assert isinstance(row, DecisionRow)
             self._offers.decide(row)
@@ -209,10 +210,10 @@ class Decisions(Known):
 
     def _answered(self, call: Call, node: Node, decision: Decision, actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header, and the message; None = no rule."""
-        where, offered, known, expected, is_first = decision
-        if known is None or not self._ordered(node, where.arrived_at_ns) or self._partial(node, self._now_ns):
+        offered, known, is_first = decision.number, decision.known, decision.is_first
+        if known is None or not self._ordered(node, decision.where.arrived_at_ns) or self._partial(node, self._now_ns):
             return None, ""
-        if expected == "behind" and is_first and self._attempts_of(call).behind:
+        if decision.expected == "behind" and is_first and self._attempts_of(call).behind:
             shown = f"block {offered} is offered again before the node has caught up: the answer is {actual}"
             return "behind_repeat", shown
         if actual == "skip" and offered < known - self._options.skipped_blocks:
@@ -252,6 +253,13 @@ class Decisions(Known):
 
     # Decisions
 
+    def _broken_by(self, call: Call, event: Event, offered: int) -> str | None:
+        """The rule of the call that this message breaks as an answer to the header of block `offered`."""
+        broken = self._broken
+        if broken is None or (broken.call, broken.where, broken.number) != (call.call, event.where, offered):
+            return None
+        return str(broken.fields["rule"]).removeprefix(f"{PROTOCOL}.")
+
     def _expected(self, call: Call, node: Node, number: int) -> str | None:
         if node.known is None or not self._ordered(node, self._now_ns):
             return None
@@ -274,32 +282,39 @@ class Decisions(Known):
         meaning: str | None,
         event: Event | None,
         rule: str | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        """Emit the row of a decision: the answer `actual` came by `event`, or can't come any more (None)."""
-        where, offered, known, expected, is_first = decision
+        """Emit the row of a decision: the answer `actual` came by `event`, or can't come any more (None).
+
+        `rule`: the rule of several calls that the answer breaks. `waits`: it isn't known yet whether it breaks one.
+        """
+        if not self._judges(call):
+            # There is no such finding.
+            rule = None
+        if rule is None and event is not None:
+            rule = self._broken_by(call, event, decision.number)
         legal: bool | None = None
-        if actual == "duplicate" and reported is not None:
-            legal = reported != NO_BLOCK and offered <= reported
-            rule = rule or (None if legal or not reported else "next")
-        elif actual == "behind" and reported is not None:
-            legal = offered > after(reported)
-            if not legal and rule is None:
-                rule = "next" if offered == after(reported) else ("duplicate" if is_first else "reenter")
-        elif actual == "accepted" and event is not None:
-            legal = None if known is None or expected in ("behind", "duplicate") else True
-        elif actual in ("skip", "resend"):
-            legal = True
         if rule is not None:
             legal = False
+        elif waits:
+            pass
+        elif actual in ("duplicate", "behind") and reported is not None:
+            # What doesn't fit, and breaks no rule, may be about another header.
+            legal = fits(actual, reported, decision.number) or None
+        elif actual == "accepted" and event is not None:
+            legal = None if decision.known is None or decision.expected in ("behind", "duplicate") else True
+        elif actual in ("skip", "resend"):
+            legal = True
         self._outcomes.append(
             DecisionRow(
-                where,
+                decision.where,
                 call.call,
                 call.node,
                 call.publisher,
-                offered,
-                known,
-                expected,
+                decision.number,
+                decision.known,
+                decision.expected,
                 actual,
                 None if actual == "accepted" else block_or_none(reported),
                 meaning,

@@ -9,7 +9,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CALL, CLOSED, MISSED, OPENED
-from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION
 
 Row = Mapping[str, Any]
 #: Columns of the log from which events are made, each with the fields that are read if it is a struct.
@@ -26,6 +27,7 @@ EVENT_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("earliest_block_number", "latest_block_number", "start_block_number", "end_block_number"),
         *("last_available_block", "block_already_exists"),
     ),
+    "finding": ("rule",),
     "call_event": ("event", "profile", "correlation_id", "partial", "how", "status", "reset_by", "late"),
     "block": (
         *("proven", "item_counts", "items", "item_bytes", "proof_kind", "previous_hash"),
@@ -33,9 +35,16 @@ EVENT_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 LAST_BYTE: Final = 1 << 62
-#: Order of events at the same byte: a call begins, then come messages, the block that they end, and the call's end.
-RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
-MESSAGE_RANK: Final = 1
+#: Order of events at the same byte: a call begins, then come the rule that a message breaks, the message, the block
+#: that it ends, and the call's end.
+RANKS: Final = {OPENED: 0, VIOLATION: 1, BLOCK: 3, CLOSED: 4}
+MESSAGE_RANK: Final = 2
+#: Kinds of rows that may be events.
+EVENT_KINDS: Final = (MESSAGE, CALL, BLOCK, VIOLATION)
+#: An event: an answer breaks a rule of its call.
+BROKEN: Final = "broken"
+#: Rules of a call that a node's answer to a header breaks.
+ANSWER_RULES: Final = frozenset(RULE[name].id for name in ("next", "duplicate", "reenter", "ack_order"))
 
 
 class Where(NamedTuple):
@@ -55,9 +64,11 @@ _WHERE: Final = itemgetter(*Where._fields)
 
 @dataclass(slots=True)
 class Event:
-    """A message, the begin or end of a call, messages of it that are missing, or a block that came."""
+    """A message, the begin or end of a call, messages of it that are missing, a block that came, or a rule that an
+    answer breaks on its call: it comes before the answer.
+    """
 
-    #: The message's kind; `opened`, `missed`, `closed`; `block`, `block_file`.
+    #: The message's kind; `opened`, `missed`, `closed`; `block`, `block_file`; `broken`.
     kind: str
     where: Where
     call: str | None = None
@@ -67,7 +78,7 @@ class Event:
     publisher: str | None = None
     #: The block that it is about, or that the node reports.
     number: int | None = None
-    #: The fields of the row's struct: its `message`, `call_event` or `block`.
+    #: The fields of the row's struct: its `message`, `call_event`, `block` or `finding`.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,6 +118,8 @@ def event_of(row: Row) -> Event | None:
         name = fields["event"]
     elif kind == BLOCK:
         fields, name = row["block"], BLOCK
+    elif kind == VIOLATION and row["finding"]["rule"] in ANSWER_RULES:
+        fields, name = row["finding"], BROKEN
     else:
         return None
     about = (row["call"], row["service"], row["node"], row["client"], row["publisher"])

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from wirehouse_codecs.hiero.correlation.events import Event
+from wirehouse_codecs.hiero.correlation.events import BROKEN, Event
 from wirehouse_codecs.hiero.correlation.publishers import Publishers
 from wirehouse_codecs.hiero.correlation.rows import Outcome
 from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
@@ -42,6 +42,10 @@ class Fold(Publishers, Subscribers):
 
     def take(self, event: Event) -> list[Outcome]:
         """Take the next event. Return the findings that it completes, and the decisions that it settles."""
+        if event.kind == BROKEN:
+            # Its message comes next.
+            self._broken = event
+            return []
         silent_ns = event.at_ns - self._heard_ns
         self._now_ns = max(self._now_ns, event.at_ns)
         if self._now_ns > self._due_ns:

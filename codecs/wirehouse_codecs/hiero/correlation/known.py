@@ -97,6 +97,8 @@ class Known:
         self._outcomes: list[Outcome] = []
         self._offers = Offers()
         self._catch_ups: list[CatchUpRow] = []
+        #: The newest answer that breaks a rule of its call, which the log found.
+        self._broken: Event | None = None
         if state is not None:
             self._restore(CODEC.read(state))
 
@@ -385,17 +387,16 @@ class Known:
     # Outcomes
 
     def _find(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
-        if (
-            rule != "chain"
-            and call is not None
-            and (call.partial or self._unsure(self._now_ns, call.node, call.asking))
-        ):
-            return
-        self._emit(rule, where, message, call, number)
+        if rule == "chain" or call is None or self._judges(call):
+            self._emit(rule, where, message, call, number)
+
+    def _judges(self, call: Call) -> bool:
+        """Whether rules about the call are judged: no messages that could excuse it are missing."""
+        return not (call.partial or self._unsure(self._now_ns, call.node, call.asking))
 
     def _find_soon(self, rule: str, where: Where, message: str, call: Call, number: int | None = None) -> None:
         """Report later: a hole that isn't known yet may hold an attempt or acknowledgement that explains it."""
-        if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
+        if self._judges(call):
             about = (call.call, call.node, None, call.publisher)
             self._await(
                 Pending(rule, where, self._now_ns + self._waits.held_ns, *about, message=message, number=number)
@@ -403,7 +404,7 @@ class Known:
 
     def _find_late(self, rule: str, where: Where, message: str, call: Call, number: int) -> None:
         """Report after `patience_ms`: messages of other nodes that are asked later may explain it."""
-        if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
+        if self._judges(call):
             due_ns = self._now_ns + self._options.patience_ns
             self._await(Pending(rule, where, due_ns, call.call, call.node, message=message, number=number))
 

@@ -162,8 +162,8 @@ class Subscribers(Known):
     def _fetch(self, call: Call, event: Event, number: int) -> None:
         """Count a block that a subscriber, perhaps a node that catches up, has whole."""
         call.blocks += 1
-        call.first_block = number if call.first_block is None else call.first_block
-        call.last_block = number
+        call.first_block = number if call.first_block is None else min(number, call.first_block)
+        call.last_block = number if call.last_block is None else max(number, call.last_block)
         node = None if call.asking is None else self._nodes.get(call.asking)
         if node is None:
             return

@@ -30,7 +30,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-SNAPSHOT_VERSION: Final = 12
+SNAPSHOT_VERSION: Final = 13
 
 
 def starter(options: HieroOptions) -> Start:

@@ -204,15 +204,28 @@ def _range(given: CallInput) -> Broken:
     return [("earliest", shown, Direction.CLIENT)]
 
 
+def _may_be_offered_again(call: Call, given: CallInput, number: int) -> bool:
+    """Whether a header of this block waits for an answer that the acknowledgement may be."""
+    memory = call.memory
+    if memory.missed or len(memory.waiting) == MOST_WAITING:
+        return True
+    unseen = number == memory.header and unknowing(given, memory.header_end)
+    return memory.waiting.count(number) > unseen
+
+
 def _acknowledge(call: Call, given: CallInput) -> Broken:
     memory, number = call.memory, given.number
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
+    offered_again = _may_be_offered_again(call, given, number)
     if not unknowing(given, memory.header_end):
         # Else it is about the block of another publisher, and the header has an answer of its own.
         memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
-    if memory.acknowledged is not None and number <= memory.acknowledged:
+    if memory.acknowledged is not None and number < memory.acknowledged:
         return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}", Direction.SERVER)]
+    if number == memory.acknowledged:
+        # A block that was offered again is judged in correlation: there L is known.
+        return [] if offered_again else [("ack_order", f"block {number} is acknowledged again")]
     memory.acknowledged = number
     _want(call, number + 1)
     return []

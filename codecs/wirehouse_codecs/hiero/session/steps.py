@@ -80,6 +80,8 @@ class Memory:
     ended_end: int = 0
     #: Whether messages were missed: what was held back behind them comes late.
     missed: bool = False
+    #: The highest header of a subscription; None = no header since the last one that couldn't be read.
+    highest: int | None = None
     #: The first and the last block that a subscription asked for.
     first: int | None = None
     last: int | None = None

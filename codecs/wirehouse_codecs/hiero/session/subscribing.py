@@ -52,21 +52,23 @@ def _begin_within(call: Call, given: CallInput) -> Broken:
 
 
 def _deliver(call: Call, given: CallInput) -> Broken:
-    """The next block. What follows on a wrong one is judged by that one."""
+    """The next block. What follows on a wrong one is judged by the highest one, which the subscriber has already."""
     memory, number = call.memory, given.number
     first, before, last = memory.first, memory.header, memory.last
+    highest = before if before is None or memory.highest is None else max(before, memory.highest)
     is_first = not memory.headers and not memory.missed
     memory.header, memory.headers = number, memory.headers + 1
+    memory.highest = number if number is None or highest is None else max(number, highest)
     if number is None:
         return []
-    if before is None:
+    if before is None or highest is None:
         if is_first and first is not None and number != first:
             return [("subscriber_range", f"block {number} comes first, {first} was asked for")]
     elif number <= before:
         return [("subscriber_order", f"block {number} begins after block {before}", Direction.SERVER)]
-    elif number > before + 1:
-        return [("subscriber_gap", f"block {number} follows on block {before}", Direction.SERVER)]
-    elif call.state is Subscription.DELIVERING:
+    elif number > max(highest + 1, first or 0):
+        return [("subscriber_gap", f"block {number} follows on block {highest}", Direction.SERVER)]
+    elif before == highest and call.state is Subscription.DELIVERING:
         return [("subscriber_gap", f"block {number} begins before the proof of block {before}", Direction.SERVER)]
     if last is None or number <= last or memory.went_on:
         return []
@@ -81,9 +83,13 @@ def _end_subscription(call: Call, given: CallInput) -> Broken:
     unknown = block is None and bool(memory.missed or memory.headers)
     if given.code != "SUCCESS" or last is None or unknown or (first is not None and first > last):
         return []
-    if block is not None and (block > last or (block == last and call.state is Subscription.DELIVERED)):
+    highest = block if block is None or memory.highest is None else max(block, memory.highest)
+    if highest is not None and (highest > last or (highest == last and call.state is Subscription.DELIVERED)):
         return []
-    shown = "any block" if block is None else f"block {last}, the last header is {block}"
+    if highest == last and block != last:
+        # Blocks were sent again since.
+        return []
+    shown = "any block" if highest is None else f"block {last}, the highest header is {highest}"
     return [("subscriber_range", f"SUCCESS comes before {shown}")]
 
 

@@ -283,7 +283,8 @@ def _end_last(scene: Scene) -> None:
 
 
 def _ack_order(scene: Scene) -> None:
-    scene.publisher().block(KNOWN).ack(KNOWN).ack(KNOWN).leave(KNOWN)
+    call = scene.publisher().block(KNOWN).ack(KNOWN).block(KNOWN + 1).ack(KNOWN + 1)
+    call.ack(KNOWN).leave(KNOWN + 1)
 
 
 def _skip_pair(scene: Scene) -> None:
@@ -527,7 +528,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "too_far_code": Fault("An EndStream after Behind has the code RESET.", _too_far_code, lacking=_OLDEST | _ENDED),
         "reenter": Fault("A publisher's second header names an old block, and is answered by Behind.", _reenter),
         "end_last": Fault("A publisher sends a header after the node's EndOfStream.", _end_last),
-        "ack_order": Fault("A block is acknowledged twice on a call.", _ack_order),
+        "ack_order": Fault("A block is acknowledged again after the next one.", _ack_order),
         "skip_pair": Fault("ResendBlock names a block that is acknowledged.", _skip_pair),
         "ended_without_end_stream": Fault("A publisher closes its side within a block.", _ended_without_end_stream),
         "node_ended_without_status": Fault("The node ends a call by its trailers alone.", _node_ended_without_status),

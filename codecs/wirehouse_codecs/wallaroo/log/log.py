@@ -52,7 +52,7 @@ from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, mask
 from wirehouse_codecs.wallaroo.wire.reader import Reader
 from wirehouse_codecs.wallaroo.wire.reader_state import ReaderState, Received
 
-SNAPSHOT_VERSION: Final = 13
+SNAPSHOT_VERSION: Final = 14
 #: Number of bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: Minimum number of bytes of a run for the fast path: for fewer its start costs more.

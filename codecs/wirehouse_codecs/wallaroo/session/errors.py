@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from wirehouse_codecs.tcp.endpoints import Direction
-from wirehouse_codecs.wallaroo.frames import KIND_OF, Ack, EosMessage, Error, Frame, Message, Notify
+from wirehouse_codecs.wallaroo.frames import KIND_OF, EosMessage, Error, Frame, Message, Notify
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.session.credits import spend
-from wirehouse_codecs.wallaroo.session.judging import Judgement, find, ignore, is_unaware, not_signalled
+from wirehouse_codecs.wallaroo.session.going_on import answered, note
+from wirehouse_codecs.wallaroo.session.judging import Judgement, find, forget_later, ignore, not_signalled
 from wirehouse_codecs.wallaroo.session.memory import Memory
 from wirehouse_codecs.wallaroo.session.outcome import (
     AFTER_ERROR,
@@ -70,6 +71,7 @@ def _take_error(memory: Memory, judgement: Judgement, side: Direction) -> None:
     memory.errors.add(side)
     memory.error = memory.error or judgement.where
     memory.violation = memory.dry = None
+    forget_later(memory)
 
 
 def after_error(memory: Memory, judgement: Judgement, frame: Frame | None) -> None:
@@ -91,19 +93,10 @@ def after_violation(memory: Memory, judgement: Judgement, frame: Frame | None) -
     judgement.ignored = AFTER_VIOLATION
     if judgement.where.direction is Direction.CLIENT:
         _count_message(memory, frame)
-    unaware = is_unaware(memory, judgement)
-    if memory.violation is not None and isinstance(frame, Ack) and not unaware and _acks_violation(memory, frame):
-        judgement.found.append(not_signalled(memory, "the worker acks it"))
-
-
-def _acks_violation(memory: Memory, ack: Ack) -> bool:
-    """Whether the ACK names the message that broke the rule: by its id alone if the message belongs to no stream."""
-    stream_id, message_id = memory.violated
-    if message_id is None:
-        return False
-    if stream_id is not None:
-        return (stream_id, message_id) in ack.acks
-    return message_id in (pair.message_id for pair in ack.acks)
+    note(memory, judgement, frame)
+    shown = answered(memory, judgement, frame)
+    if shown is not None:
+        judgement.found.append(not_signalled(memory, shown))
 
 
 def take_restart(memory: Memory, _judgement: Judgement, _: Frame) -> None:

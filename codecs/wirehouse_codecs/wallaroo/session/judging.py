@@ -98,4 +98,10 @@ def not_signalled(memory: Memory, why: str) -> Found:
     assert memory.violation is not None
     found = Found(RULE["error_not_signalled"], memory.violation, f"{memory.ended_by}, and {why}")
     memory.violation = None
+    forget_later(memory)
     return found
+
+
+def forget_later(memory: Memory) -> None:
+    """Forget the frames since the broken rule: nothing is expected of the worker any more."""
+    memory.later_hello, memory.later_notifies, memory.later_messages = None, [], []

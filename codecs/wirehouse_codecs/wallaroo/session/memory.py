@@ -98,6 +98,11 @@ class Memory:
     ended_by: str | None = None
     violation: Where | None = None
     violated: tuple[int | None, int | None] = (None, None)
+    #: What the connector sent from this frame on, and where each ends: the first HELLO, NOTIFYs with their streams, and
+    #: messages with their streams and ids. See going_on.py.
+    later_hello: int | None = None
+    later_notifies: list[tuple[int, int]] = field(default_factory=list)
+    later_messages: list[tuple[int | None, int, int]] = field(default_factory=list)
     #: Time of the worker's last frame that was sent before its host had received this frame.
     unaware_ns: int = 0
 

@@ -32,6 +32,7 @@ from wirehouse_codecs.wallaroo.frames import KIND_OF, Error, Frame
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session.errors import after_error
+from wirehouse_codecs.wallaroo.session.going_on import note
 from wirehouse_codecs.wallaroo.session.handshake import (
     HANDSHAKE_KINDS,
     begin,
@@ -148,6 +149,8 @@ class Session:
                 judgement.next = step.state
                 find(memory, judgement, step.rule, shown, ends=False)
                 step.effect(memory, judgement, frame)
+        if judgement.next is State.ENDED and memory.violation is judgement.where:
+            note(memory, judgement, frame)
         memory.state = judgement.next or memory.state
 
     def _step(self, judgement: Judgement, direction: Direction, kind: Kind) -> Step | None:

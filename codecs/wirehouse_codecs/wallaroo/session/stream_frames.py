@@ -107,6 +107,7 @@ def take_notify_ack(memory: Memory, judgement: Judgement, answer: NotifyAck) -> 
 def take_message(memory: Memory, judgement: Judgement, message: Message) -> None:
     """MESSAGE of a stream."""
     kept, stream = _stream_of(memory, judgement, message)
+    is_old = stream is not None and sent_before(memory, message.message_id, stream)
     if stream is not None and judgement.stream_id is not None:
         _judge_message(memory, judgement, message, stream)
     elif not kept:
@@ -115,12 +116,14 @@ def take_message(memory: Memory, judgement: Judgement, message: Message) -> None
         _end_any(memory)
     if judgement.next is not State.ENDED:
         _check_flags(memory, judgement, message)
-    elif not _sent_before(memory, message.message_id, stream):
+    if judgement.next is State.ENDED and not (
+        is_old or (stream is None and sent_before(memory, message.message_id, None))
+    ):
         memory.violated = (judgement.stream_id, message.message_id)
     spend(memory, judgement, Kind.MESSAGE)
 
 
-def _sent_before(memory: Memory, message_id: int | None, stream: Stream | None) -> bool:
+def sent_before(memory: Memory, message_id: int | None, stream: Stream | None) -> bool:
     """Whether the id may be acked for a message that broke no rule. Without a stream it may be in any stream."""
     streams = memory.streams.values() if stream is None else (stream,)
     return message_id is not None and any(one.may_have_sent(message_id) for one in streams)
@@ -272,7 +275,7 @@ def _judge_ack(memory: Memory, judgement: Judgement, stream_id: int, message_id:
     memory.count_ids(stream, before)
     if verdict is AckVerdict.BACK:
         find(memory, judgement, "ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
-    elif verdict is AckVerdict.NEVER_SENT and not _from_before(memory, message_id, stream):
+    elif verdict is AckVerdict.NEVER_SENT and not may_be_from_before(memory, message_id, stream):
         if len(memory.unsent) < MOST_UNSENT:
             memory.unsent.append(Reference(stream_id, message_id, judgement.where))
     elif verdict is not AckVerdict.FORWARD:
@@ -299,7 +302,7 @@ def _may_be_of_this_session(memory: Memory, message_id: int, stream: Stream) -> 
     return stream.may_have_sent(message_id)
 
 
-def _from_before(memory: Memory, message_id: int, stream: Stream) -> bool:
+def may_be_from_before(memory: Memory, message_id: int, stream: Stream) -> bool:
     """Whether the id may have been sent before this session, or in bytes that weren't captured."""
     if stream.assumed or memory.partial or memory.unattributed or message_id in stream.references:
         return True

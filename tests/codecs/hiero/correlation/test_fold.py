@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -17,7 +18,7 @@ from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation import acknowledgements, decisions, publishers, subscribers
 from wirehouse_codecs.hiero.correlation import known as across_known
-from wirehouse_codecs.hiero.correlation.events import event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import ANSWER_RULES, EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import Waits
 from wirehouse_codecs.hiero.correlation.rows import (
@@ -30,7 +31,6 @@ from wirehouse_codecs.hiero.correlation.rows import (
     SubscriptionRow,
 )
 from wirehouse_codecs.hiero.correlation.state import CODEC
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, NODE_ERRORS, OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rules import NODE_RULES, TOLERANT
@@ -623,7 +623,7 @@ def test_a_publisher_whose_host_lacks_a_byte_of_the_answer_may_offer_its_block_a
     world.publisher().header(110).duplicate(120)
     world.wait(2000)
     world.publisher().header(110)
-    rows = sorted((row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK)), key=order_of)
+    rows = sorted((row for row in world.rows if row["row_kind"] in EVENT_KINDS), key=order_of)
     answer = next(row for row in rows if row["message"] and row["message"]["meaning"] == "DUPLICATE_BLOCK")
     rows[-1]["message"]["peer_received"] = answer["byte_end"] - lacks
     rows[-1]["connection_id"] = answer["connection_id"]
@@ -698,19 +698,92 @@ def test_an_acknowledgement_that_is_repeated_on_its_call_is_one_finding() -> Non
     world = World()
     world.publisher().block(120).ack(120).block(121).ack(121).block(120).ack(120)
     assert world.all_broken() == ["ack_order"]
+    assert decided(world)[-1] == (120, "accepted", False, "hiero.ack_order")
     world = World()
-    call = world.publisher().block(121).ack(121)
-    world.wait(100)
-    call.block(121).ack(121)
+    world.publisher().block(121).ack(121, 121)
     assert world.all_broken() == ["ack_order"]
 
 
-def test_the_decision_about_a_block_that_is_acknowledged_again_is_not_legal() -> None:
+def decided(world: World) -> list[tuple[int, str | None, bool | None, str | None]]:
+    """Of each decision the block, the answer, if it is legal, and the rule that it breaks."""
+    rows = [one for one in world.told() if isinstance(one, DecisionRow)]
+    return [(one.offered, one.actual, one.legal, one.rule) for one in rows]
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+@pytest.mark.parametrize("other", [False, True])
+def test_the_last_block_that_is_offered_and_acknowledged_again_is_a_note(other: bool, profile: str) -> None:
+    world = World(profile=profile)
+    call = world.publisher().block(140).ack(140)
+    world.wait(100)
+    (world.publisher("Q") if other else call).block(140).ack(140)
+    assert world.all_broken() == ["last_block_again"]
+    assert decided(world)[-1] == (140, "accepted", False, "hiero.last_block_again")
+
+
+def test_a_block_below_the_last_one_of_another_call_is_acknowledged_again() -> None:
     world = World()
-    _acknowledged_once_more(world)
-    rows = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
-    told = [(one.offered, one.last_known, one.expected, one.actual, one.legal, one.rule) for one in rows]
-    assert told[1] == (120, 120, "duplicate", "accepted", False, "hiero.last_block_again")
+    call = world.publisher().block(140).ack(140)
+    world.publisher("Q").block(141).ack(141)
+    world.wait(100)
+    call.block(140).ack(140)
+    assert world.all_broken() == ["reenter"]
+    assert decided(world)[-1] == (140, "accepted", False, "hiero.reenter")
+
+
+def test_an_acknowledgement_that_is_sent_before_the_block_comes_again_repeats_the_first_one() -> None:
+    world = World()
+    call = world.publisher().block(140).ack(140)
+    call.block(140)
+    # The node's packet doesn't acknowledge the header.
+    call.acknowledges = False
+    call.ack(140)
+    assert world.all_broken() == ["ack_order"]
+
+
+def test_a_block_may_have_been_offered_again_in_what_is_missing() -> None:
+    world = World()
+    world.publisher().block(140).ack(140).miss(C).ack(140)
+    assert world.all_broken() == []
+
+
+def random_calls(seed: int) -> World:
+    """Publishers and nodes that answer anything."""
+    random = Random(seed)
+    world = World(profile=random.choice("AB"), restored=random.random() < 0.1)
+    calls = [world.publisher(name) for name in random.choice(["P", "PP", "PQ", "PQR"])]
+    for _ in range(random.randrange(4, 40)):
+        call, number = random.choice(calls), random.choice([0, *[120, 121, 122, 123] * 2, 130])
+        call.acknowledges = random.random() < 0.8
+        said = [*["header", "block", "ack"] * 2, "behind", "duplicate"]
+        said += ["skip", "resend"] if call.profile.new else []
+        getattr(call, random.choice(said))(number)
+        if random.random() < 0.2:
+            world.wait(random.choice([30, 60, 3000]))
+        if random.random() < 0.03:
+            call.miss(random.choice([C, S]))
+        if random.random() < 0.05:
+            calls.append(world.publisher(random.choice("PQR")))
+    return world
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 25) for at in range(0, 100, 25)])
+def test_the_rule_of_a_decision_is_that_of_a_finding(seeds: range) -> None:
+    for seed in seeds:
+        world = random_calls(seed)
+        told = world.told(until_ms=3 * HOUR_MS)
+        rows = [(row["finding"]["rule"], row["call"], row["block_number"], row) for row in world.of(VIOLATION)]
+        found = [(rule, call, number) for rule, call, number, _ in rows]
+        found += [(one.rule.id, one.call, one.block_number) for one in told if isinstance(one, Found)]
+        decisions = [one for one in told if isinstance(one, DecisionRow)]
+        for one in decisions:
+            assert one.rule is None or ((one.rule, one.call, one.offered) in found and one.legal is False), (seed, one)
+        # An answer that breaks a rule isn't legal. After a hole several answers may come at once.
+        answers = Counter((row["call"], row["arrived_at_ns"]) for row in world.of(MESSAGE) if row["direction"] == S)
+        for rule, call, number, row in rows:
+            if rule in ANSWER_RULES and answers[call, row["arrived_at_ns"]] == 1:
+                about = (call, number, row["arrived_at_ns"])
+                assert not any(one.legal and (one.call, one.offered, one.answered_at_ns) == about for one in decisions)
 
 
 def test_a_block_that_is_offered_after_all_was_acknowledged_early() -> None:
@@ -1135,6 +1208,13 @@ def test_a_subscription_says_what_was_delivered_and_where_it_was_resumed() -> No
     assert (second.end_block_number, second.cause) == (123, "done")
 
 
+def test_a_subscription_out_of_order_has_its_lowest_and_its_highest_block() -> None:
+    world = World()
+    world.subscriber(start=122).deliver(122).deliver(121).deliver(123).deliver(122)
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, SubscriptionRow))
+    assert (row.blocks, row.first_block, row.last_block) == (4, 121, 123)
+
+
 def test_a_subscription_that_is_cut_within_blocks_counts_whole_ones_alone() -> None:
     world = World()
     call = world.subscriber(start=121)
@@ -1277,7 +1357,7 @@ def test_of_too_many_calls_several_are_forgotten_at_once(monkeypatch: pytest.Mon
     for number in range(101, 101 + 65):
         world.publisher(f"P{number}").header(number)
     fold = Fold(HieroOptions())
-    rows = (row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK))
+    rows = (row for row in world.rows if row["row_kind"] in EVENT_KINDS)
     events = (event_of(row) for row in sorted(rows, key=order_of))
     for event in filter(None, events):
         fold.take(event)

@@ -16,7 +16,7 @@ from tests.support.searches import fast_first
 from tests.support.taps import Tap, any_tap, captured
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.correlation import offers
-from wirehouse_codecs.hiero.correlation.events import event_of, order_of
+from wirehouse_codecs.hiero.correlation.events import EVENT_KINDS, event_of, order_of
 from wirehouse_codecs.hiero.correlation.fold import Fold
 from wirehouse_codecs.hiero.correlation.known import WAITS
 from wirehouse_codecs.hiero.correlation.rows import (
@@ -29,7 +29,6 @@ from wirehouse_codecs.hiero.correlation.rows import (
     SessionRow,
     SubscriptionRow,
 )
-from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.logs.rows import MESSAGE
@@ -40,7 +39,7 @@ PUBLISH, SUBSCRIBE = "publishBlockStream", "subscribeBlockStream"
 
 def in_windows(judged: Judged, random: Random) -> list[Outcome]:
     """What calls say together if windows are cut anywhere, each from the state of the one before."""
-    rows = sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in judged.rows[kind]), key=order_of)
+    rows = sorted((row for kind in EVENT_KINDS for row in judged.rows[kind]), key=order_of)
     fold, told = Fold(OPTIONS), []
     for row in rows:
         event = event_of(row)

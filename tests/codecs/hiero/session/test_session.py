@@ -627,6 +627,46 @@ def testafter_missing_bytes_a_subscription_is_judged_from_the_next_block_on() ->
     assert world.broken == ["subscriber_gap", "subscriber_range"]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "rules"),
+    [
+        # A step back: what follows on its highest block isn't missing.
+        ((7, 8, 9, 7, 10), ["subscriber_order"]),
+        ((7, 8, 9, 7, 8, 9, 10, 11), ["subscriber_order"]),
+        ((7, 8, 9, 7, 9, 10), ["subscriber_order"]),
+        # Two blocks in the wrong order, in the middle, at the beginning and at the end.
+        ((7, 9, 8, 10, 11), ["subscriber_gap", "subscriber_order"]),
+        ((8, 7, 9, 10), ["subscriber_range", "subscriber_order"]),
+        ((7, 8, 9, 10, 12, 11), ["subscriber_gap", "subscriber_order"]),
+        # A block from before the request, and then what was asked for.
+        ((3, 7, 8), ["subscriber_range"]),
+        # A gap after the step back is one.
+        ((7, 8, 9, 7, 11), ["subscriber_order", "subscriber_gap"]),
+        ((7, 8, 9, 7, 6, 10), ["subscriber_order", "subscriber_order"]),
+    ],
+)
+def test_blocks_out_of_order_are_judged_by_the_highest_one(numbers: tuple[int, ...], rules: list[str]) -> None:
+    for restored in (False, True):
+        world = World(restored=restored)
+        _delivered(world, *numbers, start=7)
+        assert world.broken == rules
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_success"), [((7, 8, 9, 7), True), ((7, 9, 8), True), ((7, 8, 7), False), ((7, 8), False)]
+)
+def test_a_subscription_is_done_when_its_last_block_came(numbers: tuple[int, ...], is_success: bool) -> None:
+    world = World()
+    _delivered(world, *numbers, start=7, end=9).status("SUCCESS")
+    assert ("subscriber_range" not in world.broken) is is_success
+
+
+def test_a_block_that_breaks_off_before_a_step_back_is_no_gap() -> None:
+    world = World()
+    _part(_part(_delivered(world, 7, 8, start=7), 9), 7).deliver(9).deliver(10)
+    assert world.broken == ["subscriber_order"]
+
+
 def test_what_follows_on_a_set_of_two_blocks_is_its_fault() -> None:
     world = World()
     first, second = block(121), block(122)

@@ -196,6 +196,8 @@ CASES: dict[str, tuple[Talk | Talks, Talk | Talks]] = {
 #: What besides a rule is broken of warnings and violations, as one more fault or as what excuses nothing.
 BESIDES: dict[str, list[str]] = {
     "error_not_signalled": ["message_unknown_stream"],
+    # The worker answers the HELLO that follows.
+    "frame_before_hello": ["error_not_signalled"],
     "nack_unknown_stream": ["nack_not_answered"],
 }
 #: What is broken at the edge of one rule by its neighbour.

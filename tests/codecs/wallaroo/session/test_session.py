@@ -459,6 +459,101 @@ def test_a_worker_that_acks_what_broke_a_rule_has_not_signalled_it(dialogue: Ope
         assert told.w(acked(1, (1, 5))).rules == []
 
 
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_a_worker_that_answers_a_notify_before_hello_goes_on(
+    name: str, dialogue: Opens, msg: Messages, acked: Acks
+) -> None:
+    told = dialogue(name).c(Notify(3, b"s3")).w(NotifyAck(1, 3, 0))
+    assert told.found == ["frame_before_hello", "error_not_signalled"]
+    # It is found once.
+    assert told.c(msg(name, 3, 8)).w(acked(1, (3, 8))).wait(6).c(msg(name, 3, 9)).end().rules == []
+    assert told.found == ["frame_before_hello", "error_not_signalled"]
+    refused = dialogue(name).c(Notify(3, b"s3")).w(NotifyAck(0, 3, 0))
+    assert refused.rules == ["error_not_signalled"]
+    # An answer that was sent before the NOTIFY was there, or is about another stream, answers something else.
+    assert dialogue(name).c(Notify(3, b"s3")).hears(S, 1).w(NotifyAck(1, 3, 0)).found == ["frame_before_hello"]
+    assert dialogue(name).c(Notify(3, b"s3")).w(NotifyAck(1, 4, 0)).found == ["frame_before_hello"]
+
+
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_the_answer_to_a_notify_from_before_a_broken_rule_is_owed(name: str, dialogue: Opens, msg: Messages) -> None:
+    told = dialogue(name).opened(1).c(Notify(2, b"s2"), msg(name, 9, 5)).w(NotifyAck(1, 2, 0))
+    assert told.found == ["message_unknown_stream"]
+    again = dialogue(name).opened(1).c(msg(name, 9, 5), Notify(2, b"s2"))
+    assert again.w(NotifyAck(1, 2, 0)).rules == ["error_not_signalled"]
+
+
+@pytest.mark.parametrize("name", [*SOURCES, "sink"])
+def test_a_worker_that_answers_a_second_hello_goes_on(name: str, dialogue: Opens, greeting: Greetings) -> None:
+    hello = greeting(name)
+    assert dialogue(name).c(hello).w(Ok(7)).c(hello).w(Ok(7)).found == ["duplicate_hello", "error_not_signalled"]
+    # The first OK is that of the first HELLO.
+    told = dialogue(name).c(hello, hello).w(Ok(7))
+    assert told.found == ["duplicate_hello"]
+    assert told.w(Ok(7)).rules == ["error_not_signalled"]
+    crossing = dialogue(name).c(hello, hello).hears(S, 1).w(Ok(7)).hears(S, 0)
+    assert crossing.w(Ok(7)).found == ["duplicate_hello", "error_not_signalled"]
+    assert dialogue(name).c(hello).w(Ok(7)).c(hello).hears(S, 1).w(Ok(7)).found == ["duplicate_hello"]
+    signalled = dialogue(name).c(hello).w(Ok(7)).c(hello).wait(1).w(Error(b"no")).end()
+    assert signalled.found == ["duplicate_hello"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_worker_that_answers_a_hello_after_a_broken_rule_goes_on(
+    name: str, dialogue: Opens, greeting: Greetings, msg: Messages
+) -> None:
+    told = dialogue(name).c(msg(name, 1, 5))
+    assert told.w(Ok(7)).found == ["frame_before_hello"]
+    assert told.c(greeting(name)).w(Ok(7)).rules == ["error_not_signalled"]
+
+
+@pytest.mark.parametrize("name", [*IMPLEMENTED, "seed_sid"])
+def test_a_worker_that_acks_what_follows_a_broken_rule_goes_on(
+    name: str, dialogue: Opens, msg: Messages, acked: Acks
+) -> None:
+    def told() -> Any:
+        return dialogue(name).opened(1).c(msg(name, 1, 5), msg(name, 1, 6)).w(acked(1, (1, 5))).c(msg(name, 9, 1))
+
+    told_later = told().c(msg(name, 1, 7)).w(acked(1, (1, 6)))
+    assert told_later.found == ["message_unknown_stream"]
+    assert told_later.w(acked(1, (1, 7))).rules == ["error_not_signalled"]
+    # Credits alone, ids of before, and what the worker can't have received show nothing.
+    assert told().c(msg(name, 1, 7)).w(acked(1), acked(1, (1, 8))).found == ["message_unknown_stream"]
+    assert told().c(msg(name, 1, 6)).w(acked(1, (1, 6))).found == ["message_unknown_stream"]
+    assert told().c(msg(name, 1, 7)).hears(S, 1).w(acked(1, (1, 7))).found == ["message_unknown_stream"]
+    # What is missing may have had the message before.
+    assert "error_not_signalled" not in told().hole(C).c(msg(name, 1, 7)).w(acked(1, (1, 7))).found
+
+
+def test_an_ack_names_what_follows_a_broken_rule_by_its_id_alone_where_messages_have_no_stream(
+    dialogue: Opens, greeting: Greetings, msg: Messages, acked: Acks
+) -> None:
+    def told(later: int) -> Any:
+        first = dialogue("seed").opened(1).c(msg("seed", 1, 5), msg("seed", 1, 6)).w(acked(1, (1, 5)))
+        return first.c(greeting("seed"), msg("seed", 1, later))
+
+    assert told(7).w(acked(1, (1, 7))).found == ["duplicate_hello", "error_not_signalled"]
+    assert told(6).w(acked(1, (1, 6))).found == ["duplicate_hello"]
+
+
+def test_an_ack_after_a_broken_rule_may_be_about_an_earlier_session(
+    dialogue: Opens, msg: Messages, acked: Acks
+) -> None:
+    given = dialogue("v3").opened().c(Notify(1, b"s1", 40)).w(NotifyAck(1, 1, 50)).c(msg("v3", 9, 1), msg("v3", 1, 50))
+    assert given.w(acked(1, (1, 50))).found == ["message_unknown_stream"]
+    # In the text a worker may go on acking what was sent before the reconnect.
+    seed = dialogue("seed_sid").opened(1).c(msg("seed_sid", 9, 1), msg("seed_sid", 1, 50))
+    assert seed.w(acked(1, (1, 50))).found == ["message_unknown_stream"]
+
+
+def test_a_worker_that_acks_a_message_with_forbidden_flags_has_not_signalled_it(
+    dialogue: Opens, msg: Messages, acked: Acks
+) -> None:
+    told = dialogue("v2b").opened(1).c(msg("v2b", 1, 5), msg("v2b", 1, 6, 2 | 32))
+    assert told.w(acked(1, (1, 5))).found == ["flags_not_allowed"]
+    assert told.w(acked(1, (1, 6))).rules == ["error_not_signalled"]
+
+
 @breaks("not_closed_after_error")
 def test_not_closed_after_error(dialogue: Opens) -> None:
     assert dialogue("v3").opened(1).w(Error(b"no")).wait(6).end().found == ["worker_error", "not_closed_after_error"]
