@@ -211,7 +211,7 @@ class Conversation:
 
     def doubt(self, place: Place) -> None:
         """Nobody knows which side sent first what comes next."""
-        self._session.hole(place)
+        self._session.doubt(place)
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
