@@ -243,6 +243,8 @@ class StreamFold(StreamState):
         if delivered.consumer is None:
             for place in filter(None, (where.connection_id.hex(), delivered.asker)):
                 self.clients.note_unnamed(place, ordered[-1][1] + 1, consumer)
+            if consumer is None:
+                self.clients.keep_unclaimed(where, delivered.asker, runs)
         if self.skipped:
             self.skipped = [one for one in self.skipped if one.remains(delivered, consumer)]
         if self.doubted:

@@ -64,7 +64,7 @@ class Coverage:
     peer_received_of: PeerReceived | None = field(default=None, init=False)
     #: None = nothing came late.
     late_of: Late | None = field(default=None, init=False)
-    #: The place at which bytes of both sides came that each acknowledge the other's: nobody knows which were sent first.
+    #: The place at which bytes of both sides came that each acknowledge the other's: nobody knows which came first.
     unordered: Place | None = field(default=None, init=False)
     #: The place with which the first frame of a side was found, from its begin on or after a search.
     found_at: dict[Direction, Place] = field(default_factory=dict, init=False)

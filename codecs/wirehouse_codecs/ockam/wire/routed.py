@@ -47,8 +47,8 @@ class Address(NamedTuple):
     def name(self) -> str:
         """The value as text, as a name of the same bytes reads: it stands as it was sent if it is UTF-8.
 
-        Bytes that aren't are escapes (`\\xff`). Two addresses never read alike: in a text with such bytes, or that could
-        be taken for one with escapes, backslashes are doubled.
+        Bytes that aren't are escapes (`\\xff`). Two addresses never read alike: in a text with such bytes, or that
+        could be taken for one with escapes, backslashes are doubled.
         """
         if b"\\x" not in self.value and b"\\\\" not in self.value:
             try:
