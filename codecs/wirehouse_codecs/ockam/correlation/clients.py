@@ -196,7 +196,7 @@ class StreamClient(Client):
     def claim(self, pulled: Unclaimed) -> None:
         """Count messages that came to its requester before that named it. What they went through isn't judged."""
         new = sum(self.delivered.add(first, last) for first, last in pulled.delivered)
-        # Those that are not held any more count as different ones, as they did.
+        # Messages beyond the bound of runs count as different ones, as they did.
         held = pulled.delivered.count
         self.delivered_messages += pulled.messages - held + new
         self.redelivered += pulled.redelivered + held - new

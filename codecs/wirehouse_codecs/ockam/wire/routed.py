@@ -48,7 +48,7 @@ class Address(NamedTuple):
         """The value as text, as a name of the same bytes reads: it stands as it was sent if it is UTF-8.
 
         Bytes that aren't are escapes (`\\xff`). Two addresses never read alike: in a text with such bytes, or that
-        could be taken for one with escapes, backslashes are doubled.
+        reads like one with escapes, backslashes are doubled.
         """
         if b"\\x" not in self.value and b"\\\\" not in self.value:
             try:
