@@ -342,10 +342,10 @@ def crossed(talk: Talk, *, saved: int = 6) -> None:
     wire.pulled("orders-1", 2, 3, 4, 5).save("cl", "orders", saved).pull("orders-1", 3, 6)
     *payloads, answer, third, fourth = [one.data[54:] for one in talk.packets[first:]]
     del talk.packets[first:]
-    ends = (wire.host, wire.port), ("10.9.9.9", PORT)
+    client, service = (wire.host, wire.port), ("10.9.9.9", PORT)
     again = [
-        packet(*reversed(ends), sent["s"], asked, ACK, answer),
-        packet(*ends, sent["c"], wire.sent["s"], ACK, b"".join([*payloads, third, fourth])),
+        packet(service, client, sent["s"], asked, ACK, answer),
+        packet(client, service, sent["c"], wire.sent["s"], ACK, b"".join([*payloads, third, fourth])),
     ]
     talk.packets += [CapturedPacket(talk.now + number, one) for number, one in enumerate(again, 1)]
 

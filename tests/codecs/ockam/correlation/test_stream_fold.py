@@ -19,7 +19,6 @@ from tests.support.ockam_talk import (
     Talk,
     bound,
     by_captures,
-    newest,
     of,
     told_of,
 )
@@ -177,7 +176,7 @@ def test_what_was_pulled_before_its_client_was_named_counts_for_it(cuts: Iterabl
     def row(talk: Talk) -> tuple[int | None, ...]:
         told = told_of(talk.steps, cuts)
         assert of(Found, told) == of(Hole, told) == []
-        one = newest(told)["me"]
+        one: ConsumerRow = [row for row in of(ConsumerRow, told) if row.client_id == "me"][-1]
         return one.saved, one.delivered, one.delivered_messages, one.redelivered, one.lag
 
     assert row(named_late()) == (10, 9, 10, 2, 10)
@@ -188,7 +187,7 @@ def test_what_was_pulled_before_its_client_was_named_counts_for_it(cuts: Iterabl
     talk = named_late()
     talk.steps.append(Saved(talk.where("c"), "you", "orders", None, 5, asker="h con"))
     assert row(talk) == (10, 9, 10, 2, 10)
-    assert newest(talk.told())["you"].delivered is None
+    assert talk.row("you").delivered is None
     # What it went through before isn't judged, what it does afterwards is.
     talk = named_late()
     talk.steps.append(Delivered(talk.where("c"), 12, ((12, 13),), "me", asker="h con"))
@@ -204,7 +203,6 @@ def test_what_waits_for_a_name_is_bounded_and_ends_with_its_connection(monkeypat
     bound(monkeypatch, MOST_UNCLAIMED=1)
     talk = named_late()
     talk.steps.insert(-1, Delivered(talk.where("d"), 0, ((0, 0),), None, asker="h more"))
-    talk.steps[-1] = replace(talk.steps[-1], where=talk.where("c"))
     assert talk.row().delivered is None
 
 
