@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.ockam.correlation.events import Where
-from wirehouse_codecs.ockam.correlation.log_events import EVENT, EVENT_COLUMNS, MOST_PARTITIONS, TELLING
+from wirehouse_codecs.ockam.correlation.log_events import EVENT, EVENT_COLUMNS, TELLING
 from wirehouse_codecs.ockam.log.log import SESSION_TYPE, UINT
+from wirehouse_codecs.ockam.session.memory import MOST_PARTITIONS
 from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 from wirehouse_codecs.tcp.endpoints import Direction
@@ -101,14 +102,37 @@ def of_sessions(rows: pa.RecordBatch, known: Known) -> pa.RecordBatch:
     rows = known.members.once(rows)
     opened, about = of(rows, "session", "open_pushes", "about")
     spoken = [
-        rows.select(["source", "window_start", "connection_id"])
-        .take(pc.list_parent_indices(listed))
-        .append_column("key", keys)
+        _spoken(rows, pc.list_parent_indices(listed), keys)
         for listed, keys in ((opened, _stream_keys(opened.flatten())), (about, _about_keys(about.flatten())))
     ]
+    meant = _meant(rows, about, known)
     return pa.concat_batches(
-        [pa.RecordBatch.from_pylist([], schema=EVENTS), *_standing(pa.concat_batches(spoken), stood)]
+        [
+            pa.RecordBatch.from_pylist([], schema=EVENTS),
+            *_standing(pa.concat_batches(spoken), stood),
+            *_standing(meant, stood),
+        ]
     )
+
+
+def _spoken(rows: pa.RecordBatch, parents: pa.Array, keys: pa.Array) -> pa.RecordBatch:
+    return rows.select(["source", "window_start", "connection_id"]).take(parents).append_column("key", keys)
+
+
+def _meant(rows: pa.RecordBatch, about: pa.ListArray, known: Known) -> pa.RecordBatch:
+    """The streams that connections may mean by a name, as they don't know its address: all that it was given.
+
+    `given_at_ns` is when it was given the address: what befell a connection before has nothing to do with the stream.
+    """
+    listed = about.flatten()
+    at = pc.indices_nonzero(pc.fill_null(pc.struct_field(listed, "unplaced"), False))
+    times = known.names.get(rows.column("source")[0].as_py(), Names()).times if rows.num_rows else {}
+    given = [times.get(key, {}) for key in _about_keys(listed).take(at).to_pylist()]
+    each = np.repeat(np.arange(len(given)), [len(addresses) for addresses in given])
+    keys = address_keys(pa.array([address for addresses in given for address in addresses], pa.string()))
+    made = _spoken(rows, pc.list_parent_indices(about).take(at).take(pa.array(each, pa.int64())), keys)
+    given_at_ns = pa.array([at_ns for addresses in given for at_ns in addresses.values()], pa.int64())
+    return made.append_column("given_at_ns", given_at_ns)
 
 
 def _stream_keys(listed: pa.StructArray) -> pa.Array:
@@ -269,8 +293,12 @@ def _replied(base: pa.RecordBatch, replies: pa.Array, names: Names) -> Iterator[
 
 
 def _standing(rows: pa.RecordBatch, stood: Standing) -> Iterator[pa.RecordBatch]:
-    """Events of how connections stand at the end of the window, for each connection and key of `rows`."""
+    """Events of how connections stand at the end of the window, for each connection and key of `rows`.
+
+    Where `rows` have `given_at_ns`, nothing that happened before is an event.
+    """
     names = ["source", "window_start", "connection_id", "key"]
+    names += ["given_at_ns"] if "given_at_ns" in rows.schema.names else []
     spoken = pa.table(rows.select(names)).group_by(names, use_threads=False).aggregate([])
     if not spoken.num_rows:
         return
@@ -280,17 +308,23 @@ def _standing(rows: pa.RecordBatch, stood: Standing) -> Iterator[pa.RecordBatch]
     spoken, stands = spoken.take(at), stands.take(at)
     pairs = zip(spoken.column("connection_id").to_pylist(), spoken.column("key").to_pylist(), strict=True)
     opened = pa.array([stood.open_pushes.get(pair, []) for pair in pairs], _OPEN_PUSHES)
+    since_ns = spoken.column("given_at_ns") if "given_at_ns" in names else pa.nulls(spoken.num_rows, pa.int64())
+    spoken = spoken.select(names[:4])
     made = with_all(spoken.append_column("open_pushes", opened), EVENTS)
     # A connection is partial before the messages of that moment, and closed after them.
     last = pa.repeat(_AT_ITS_END, made.num_rows)
     yield _with(made, event=pa.repeat("open_pushes", made.num_rows), arrived_at_ns=last, capture_arrived_at_ns=last)
     partial_at_ns, closed_at_ns, closed = (stands.column(name) for name in ("partial_at_ns", "closed_at_ns", "closed"))
     partial = _with(made, event=pa.repeat("partial", made.num_rows), arrived_at_ns=partial_at_ns)
-    yield partial.filter(partial_at_ns.is_valid())
+    yield partial.filter(pc.and_(partial_at_ns.is_valid(), _is_since(partial_at_ns, since_ns)))
     ended = _with(
         made, event=pa.repeat("closed", made.num_rows), arrived_at_ns=closed_at_ns, capture_arrived_at_ns=last
     )
-    yield ended.filter(pc.fill_null(closed, False))
+    yield ended.filter(pc.and_(pc.fill_null(closed, False), _is_since(closed_at_ns, since_ns)))
+
+
+def _is_since(at_ns: pa.Array, since_ns: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.greater_equal(at_ns, since_ns), True)
 
 
 def _with(rows: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:

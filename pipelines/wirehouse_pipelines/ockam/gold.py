@@ -37,7 +37,7 @@ from wirehouse_pipelines.stages import Fold as StageFold
 from wirehouse_pipelines.stages import Input, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "14"
+VERSION = "15"
 #: The tables of the fold's rows.
 _TABLE_OF: Final[Mapping[type[Told], str]] = {
     StreamRow: "gold.ockam_streams_history",

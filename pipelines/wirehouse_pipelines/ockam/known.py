@@ -219,11 +219,12 @@ _NAMED: Final = pa.schema(
         *((name, pa.int64()) for name in ("arrived_at_ns", "record_number", "byte_start")),
     ]
 )
+#: An address of a name, and when it was given first.
+_FIRST: Final = pa.struct([("at_ns", pa.int64()), ("stream_address", pa.string())])
 _GIVEN: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("source", "window_start", "key")),
-        ("former", pa.list_(pa.string())),
-        ("given", pa.list_(pa.struct([("at_ns", pa.int64()), ("stream_address", pa.string())]))),
+        *((name, pa.list_(_FIRST)) for name in ("former", "given")),
     ]
 )
 _ARRIVAL: Final = ("arrived_at_ns", "record_number", "byte_start")
@@ -235,6 +236,8 @@ class Names:
 
     #: By key of a name: the last of its addresses before the run, and when it was given which others, in that order.
     given: dict[str, tuple[str | None, list[tuple[int, str]]]] = field(default_factory=dict)
+    #: By key of a name: all of its addresses, each with the time at which it was given first.
+    times: dict[str, dict[str, int]] = field(default_factory=dict)
     #: By key of a name with several addresses: the first of them.
     first: dict[str, str] = field(default_factory=dict)
     #: By address: the keys of its names, of those that have several addresses.
@@ -258,6 +261,12 @@ def _names(work: Work, members: services.Members) -> Stage:
             LOG, spark_tables.files(work.lake, LOG, work.members(), MESSAGE), columns, partial(_naming, members=members)
         )
     ]
+    about = {
+        **dict.fromkeys(("source", "window_start", "connection_id"), ()),
+        "session": ("about",),
+    }
+    files = spark_tables.files(work.lake, LOG, work.members(), SESSION)
+    inputs.append(Input(LOG, files, about, partial(_meaning, members=members)))
     if alive := work.alive():
         state = dict.fromkeys(("source", "window_start", "key", "state"), ())
         inputs.append(Input(STATE, spark_tables.files(work.lake, STATE, alive), state, _former))
@@ -284,6 +293,18 @@ def _naming(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
     return made.filter(pa.array(wanted))
 
 
+def _meaning(rows: pa.RecordBatch, members: services.Members) -> pa.RecordBatch:
+    """Prepare sessions: the names by which they mean streams without knowing their addresses."""
+    rows = members.once(rows)
+    (about,) = of(rows, "session", "about")
+    sources = rows.column("source").take(pc.list_parent_indices(about))
+    name, partition, unplaced = (
+        pc.struct_field(about.flatten(), one) for one in ("stream_name", "partition", "unplaced")
+    )
+    made = pa.RecordBatch.from_pydict({"source": sources, "key": name_keys(name, partition)})
+    return made.filter(pc.fill_null(unplaced, False))
+
+
 def _former(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Prepare rows of state: those of names."""
     rows = rows.filter(pc.and_(rows.column("state").is_valid(), pc.starts_with(rows.column("key"), _NAME)))
@@ -305,13 +326,16 @@ def _addresses(batches: Iterable[pa.RecordBatch], windows: Mapping[str, str]) ->
                 is_open = True
             else:
                 given.setdefault(row["stream_address"], row["arrived_at_ns"])
-        former = [] if state is None else Fold(key, snapshot=state).addresses
+        former = {} if state is None else Fold(key, snapshot=state).addresses
         if is_open or len({*former, *given}) > 1:
-            listed = [{"at_ns": at_ns, "stream_address": address} for address, at_ns in given.items()]
             whose = {"source": source, "window_start": windows[source], "key": key}
-            waiting.append(whose | {"former": former, "given": listed})
+            waiting.append(whose | {"former": _listed(former), "given": _listed(given)})
     if waiting:
         yield _RETURNED, pa.RecordBatch.from_pylist(waiting, schema=_GIVEN)
+
+
+def _listed(given: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"at_ns": at_ns, "stream_address": address} for address, at_ns in given.items()]
 
 
 # All of it
@@ -337,11 +361,11 @@ def known(work: Work, version: str) -> Known:
     lacking = steps.run(work, [_lacking(work, members, stood)], version)[_RETURNED]
     names: defaultdict[str, Names] = defaultdict(Names)
     for row in named:
-        key, former, given = row["key"], row["former"], row["given"]
-        of_service = names[row["source"]]
-        new = [(one["at_ns"], one["stream_address"]) for one in given if one["stream_address"] not in former]
-        of_service.given[key] = former[-1] if former else None, new
-        addresses = dict.fromkeys([*former, *(one["stream_address"] for one in given)])
+        key, of_service = row["key"], names[row["source"]]
+        former, given = ({one["stream_address"]: one["at_ns"] for one in row[part]} for part in ("former", "given"))
+        new = [(at_ns, address) for address, at_ns in given.items() if address not in former]
+        of_service.given[key] = list(former)[-1] if former else None, new
+        addresses = of_service.times[key] = former | {address: at_ns for at_ns, address in new}
         if len(addresses) > 1:
             of_service.first[key] = next(iter(addresses))
         for address in addresses if len(addresses) > 1 else ():

@@ -8,7 +8,7 @@ from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_pipelines.jobs import connections
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "17"
+VERSION = "18"
 
 
 def _start(source: Source, key: bytes) -> Start:

@@ -109,3 +109,71 @@ def test_what_a_silent_connection_lacks_excuses_what_it_may_have_said(
     lake = lake_of(tmp_path, lambda talk: silent(talk, lost), cut=cut)
     rows: list[dict[str, Any]] = select(lake, "SELECT rule FROM gold.ockam_found WHERE severity = 'violation'")
     assert [row["rule"] for row in rows] == found
+
+
+def split(talk: Talk, lost: int) -> None:
+    """A client pulls on one connection, and skips three messages when it saves on another, which later may lack bytes.
+
+    Both end hours after that.
+    """
+    pub, con, index = talk.open("10.1.1.9"), talk.open(), talk.open()
+    pub.opened("orders", "orders-1", "pub").store("orders-1", *range(10))
+    con.opened("orders", "orders-1")
+    index.got("cl", "orders", 0)
+    con.pull("orders-1", 1, 0).pulled("orders-1", 1, 0, 1, 2).pull("orders-1", 2, 6).pulled("orders-1", 2, 6, 7, 8)
+    index.save("cl", "orders", 9)
+    talk.wait(3600)
+    if lost:
+        index.lose("s", lost).raw("c", b"\0\0")
+        talk.wait(20)
+        index.raw("c", b"\0\0")
+    talk.wait(4 * 3600)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize(("lost", "found"), [(0, ["ockam.consumer_hole"]), (40, [])])
+def test_a_connection_that_means_a_stream_by_name_ends_in_a_later_window(
+    tmp_path: Path, lost: int, found: list[str], *, cut: bool
+) -> None:
+    lake = lake_of(tmp_path, lambda talk: split(talk, lost), cut=cut)
+    own = "SELECT rule FROM gold.ockam_violations WHERE rule LIKE 'ockam.%'"
+    assert [row["rule"] for row in select(lake, own)] == found
+    holes = select(lake, "SELECT kind, saved, first_index, messages FROM gold.ockam_delivery_holes")
+    assert holes == [{"kind": "consumer_hole", "saved": 9, "first_index": 3, "messages": 3}] * len(found)
+
+
+def refused(talk: Talk) -> None:
+    """A client is told 10, and then 3. A create of the name was refused before."""
+    one, two, more = talk.open("10.1.1.1"), talk.open("10.1.1.2"), talk.open("10.1.1.3")
+    talk.open("10.1.1.4").opened("orders", "orders-1")
+    more.create("orders").error("stream")
+    one.got("cl", "orders", 10)
+    two.got("cl", "orders", 3)
+    talk.wait(3600)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_connection_ends_whose_create_was_refused(tmp_path: Path, *, cut: bool) -> None:
+    lake = lake_of(tmp_path, refused, cut=cut)
+    found = "SELECT rule FROM gold.ockam_found WHERE severity = 'violation' AND rule LIKE '%index%'"
+    assert [row["rule"] for row in select(lake, found)] == ["ockam.saved_index_lowered"]
+
+
+def named_late(talk: Talk) -> None:
+    """A client pulls, and an hour later pulls again and saves: only then it is known who it is."""
+    pub, con = talk.open("10.1.1.9"), talk.open()
+    pub.opened("orders", "orders-1", "pub").store("orders-1", *range(20))
+    con.opened("orders", "orders-1").pull("orders-1", 1, 0).pulled("orders-1", 1, *range(6))
+    talk.wait(3600)
+    con.pull("orders-1", 2, 5).pulled("orders-1", 2, *range(5, 10))
+    con.save("cl", "orders", 10)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_a_client_pulled_before_it_was_named(tmp_path: Path, *, cut: bool) -> None:
+    lake = lake_of(tmp_path, named_late, cut=cut)
+    columns = "saved, delivered, delivered_messages, redelivered, lag, lost"
+    assert select(lake, f"SELECT {columns} FROM gold.ockam_stream_indexes") == [
+        {"saved": 10, "delivered": 10, "delivered_messages": 10, "redelivered": 1, "lag": 10, "lost": 0}
+    ]
+    assert select(lake, "SELECT rule FROM gold.ockam_found WHERE severity <> 'note'") == []

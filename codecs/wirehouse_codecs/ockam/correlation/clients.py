@@ -17,6 +17,9 @@ MOST_RECENT: Final = 16
 MOST_CLIENTS: Final = 4_096
 #: Maximum number of runs of indexes that are held of all clients of a stream together.
 MOST_CLIENT_RUNS: Final = 131_072
+#: Maximum number of requesters whose messages wait until they name a client, and of runs of indexes of each.
+MOST_UNCLAIMED: Final = 4_096
+MOST_UNCLAIMED_RUNS: Final = 32
 #: Maximum number of characters of a client's name; a client with a longer one is not followed.
 MOST_NAME: Final = 1_024
 
@@ -113,6 +116,25 @@ class Answer:
 
 
 @dataclass(slots=True)
+class Unclaimed:
+    """Messages that came to a requester of a connection that has not named its client yet."""
+
+    delivered: Intervals = field(default_factory=lambda: Intervals(most=MOST_UNCLAIMED_RUNS))
+    #: Number of different messages, of repeated ones, and the highest index.
+    messages: int = 0
+    redelivered: int = 0
+    last: int = 0
+
+    def deliver(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Note messages that come to it."""
+        for first, last in runs:
+            new = self.delivered.add(first, last)
+            self.messages += new
+            self.redelivered += last - first + 1 - new
+            self.last = max(self.last, last)
+
+
+@dataclass(slots=True)
 class StreamClient(Client):
     """A client of a stream, and the messages that came to it."""
 
@@ -170,6 +192,16 @@ class StreamClient(Client):
         if self.last is None or highest > self.last:
             self.last = highest
 
+    def claim(self, pulled: Unclaimed) -> None:
+        """Count messages that came to its requester before that named it. What they went through isn't judged."""
+        new = sum(self.delivered.add(first, last) for first, last in pulled.delivered)
+        # Messages beyond the bound of runs count as different ones, as they did.
+        held = pulled.delivered.count
+        self.delivered_messages += pulled.messages - held + new
+        self.redelivered += pulled.redelivered + held - new
+        if self.last is None or pulled.last > self.last:
+            self.last = pulled.last
+
     def is_after(self, where: Where) -> bool:
         """Whether a message at `where` came after the last delivered ones: on one connection, and by one clock.
 
@@ -207,6 +239,8 @@ class StreamClients:
     #: The same for messages to a client that is known by host and address alone. Below the index, other clients aren't
     #: judged. None = the messages were for several clients.
     guessed: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    #: By connection, and host and address, what came there before any client was named from that address.
+    unclaimed: dict[tuple[bytes, str], Unclaimed] = field(default_factory=dict)
     #: By host and address, the client that saves from there; None = there are several.
     askers: dict[str, str | None] = field(default_factory=dict)
     #: Number of runs of indexes that are held of all of them.
@@ -245,6 +279,8 @@ class StreamClients:
                 if owner != said.client_id:
                     self.forget(client, end)
         client.split = client.split or said.guessed
+        if self.unclaimed:
+            self._claim(client, said)
         if said.asker:
             known = self.askers.get(said.asker, said.client_id)
             self.askers[said.asker] = said.client_id if known == said.client_id else None
@@ -259,8 +295,32 @@ class StreamClients:
         held = client.runs
         client.deliver(where, requested, runs)
         self.runs += client.runs - held
+        self._bound_runs()
+
+    def _bound_runs(self) -> None:
         while self.runs > MOST_CLIENT_RUNS:
             self._halve(max(self.by_id.values(), key=attrgetter("runs")))
+
+    def keep_unclaimed(self, where: Where, asker: str, runs: Sequence[tuple[int, int]]) -> None:
+        """Note messages to a requester from whose host and address no client was named yet.
+
+        If there are too many such requesters, the first is dropped.
+        """
+        if not asker or asker in self.askers:
+            return
+        self.unclaimed.setdefault((where.connection_id, asker), Unclaimed()).deliver(runs)
+        if len(self.unclaimed) > MOST_UNCLAIMED:
+            del self.unclaimed[next(iter(self.unclaimed))]
+
+    def _claim(self, client: StreamClient, said: Saved | Got) -> None:
+        """Count what came to this requester of the connection before for the client that it names now."""
+        pulled = self.unclaimed.pop((said.where.connection_id, said.asker), None)
+        if pulled is None:
+            return
+        held = client.runs
+        client.claim(pulled)
+        self.runs += client.runs - held
+        self._bound_runs()
 
     def _halve(self, client: StreamClient) -> None:
         held = client.runs
@@ -290,5 +350,7 @@ class StreamClients:
 
     def close(self, connection_id: bytes) -> None:
         """Forget a connection that has ended."""
+        for key in [key for key in self.unclaimed if key[0] == connection_id]:
+            del self.unclaimed[key]
         for kept in (self.unnamed, self.guessed):
             kept.pop(connection_id.hex(), None)

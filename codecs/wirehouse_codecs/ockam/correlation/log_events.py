@@ -39,6 +39,7 @@ from wirehouse_codecs.ockam.correlation.events import (
 from wirehouse_codecs.ockam.correlation.streams import judge
 from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.ockam.session.memory import MOST_PARTITIONS
 from wirehouse_codecs.ockam.session.outcome import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 
@@ -68,8 +69,6 @@ EVENT_COLUMNS: Final = (
 )
 
 
-#: Maximum number of partitions of a create that are examined: its first ones.
-MOST_PARTITIONS: Final = 64
 #: The kinds of messages of which events or observations are made, unless the session ignores them.
 TELLING: Final = (
     *(Kind.CREATE_REQUEST, Kind.CREATE_PARTITIONED_REQUEST),
@@ -270,6 +269,8 @@ class Heard:
         self._keys: dict[bytes, dict[str, None]] = {}
         #: The host of each connection's client.
         self._hosts: dict[bytes, str] = {}
+        #: By key of a name its addresses, each with the time at which it was given first, in that order.
+        self._given: dict[str, dict[str, int]] = {}
         #: The last reported state of each connection.
         self._sessions: dict[bytes, Row] = {}
 
@@ -294,11 +295,12 @@ class Heard:
             opened: dict[str, list[Moment]] = {}
             for pushes in session["open_pushes"]:
                 opened.setdefault(address_key(pushes["stream_address"]), []).append(_pushed(pushes))
-            for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
-                if session["partial_at_ns"] is not None:
+            spoken = dict.fromkeys(self._keys.get(connection_id, {}) | dict.fromkeys(opened), -1)
+            for key, given_ns in (self._may_know(session) | spoken).items():
+                if session["partial_at_ns"] is not None and given_ns <= session["partial_at_ns"]:
                     partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))
                 ended.append((inf, inf, key, OpenPushes(connection_id, opened.get(key, []))))
-                if session["closed"]:
+                if session["closed"] and given_ns <= session["closed_at_ns"]:
                     ended.append((session["closed_at_ns"], inf, key, Closed(connection_id)))
         in_order = sorted([*partial, *events, *ended], key=itemgetter(0, 1))
         told = judge([(key, event) for _, _, key, event in in_order], convention)
@@ -310,7 +312,7 @@ class Heard:
 
         That is the address which was new to the name last.
         """
-        given: dict[str, list[str]] = {}
+        given = self._given
         names, lacking = self._names_of_several(), self._lacking()
         for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
             if isinstance(event, Delivered | Saved | Got) and event.asker:
@@ -324,7 +326,7 @@ class Heard:
                 elif lack:
                     continue
             event = _placed_init(event, given) if isinstance(event, Init) else event
-            address = given[key][-1] if key in given else None
+            address = list(given[key])[-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
                 self._keys[event.where.connection_id][own] = None
@@ -336,6 +338,14 @@ class Heard:
                 asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
                 for address, name in names.get(key, ()):
                     yield at_ns, number, name, Replied(event.where, address, asked_at_ns, "", event.requested_in)
+
+    def _may_know(self, session: Row) -> dict[str, int]:
+        """By key of a stream that a connection may mean by its name, when it got its address."""
+        names = (
+            name_key(one["stream_name"], _integer(one["partition"])) for one in session["about"] if one["unplaced"]
+        )
+        given = (one for name in names for one in self._given.get(name, {}).items())
+        return {address_key(address): at_ns for address, at_ns in given}
 
     def _lacking(self) -> dict[str | None, dict[bytes, int]]:
         """By host of clients, its connections that lack bytes, and since when: more messages may have come on these."""
@@ -358,11 +368,10 @@ class Heard:
         return named
 
 
-def _placed_init(init: Init, given: dict[str, list[str]]) -> Init:
+def _placed_init(init: Init, given: dict[str, dict[str, int]]) -> Init:
     """An Init, and whether its name had another address before: `given` has them by the key of the name."""
     if init.stream_address is None:
         return init
-    addresses = given.setdefault(name_key(init.stream_name, init.partition), [])
-    if init.stream_address not in addresses:
-        addresses.append(init.stream_address)
-    return replace(init, later=init.stream_address != addresses[0])
+    addresses = given.setdefault(name_key(init.stream_name, init.partition), {})
+    addresses.setdefault(init.stream_address, init.where.arrived_at_ns)
+    return replace(init, later=init.stream_address != next(iter(addresses)))

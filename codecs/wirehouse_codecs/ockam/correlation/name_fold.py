@@ -75,9 +75,9 @@ class NameState:
     connections: Connections = field(default_factory=Connections)
     #: The first Init.
     first: Moment | None = None
-    #: The address that was given last, and all of them in the order in which they were given first.
+    #: The address that was given last, and all of them with the time at which each was given first, in that order.
     current: str | None = None
-    addresses: list[str] = field(default_factory=list)
+    addresses: dict[str, int] = field(default_factory=dict)
     #: The addresses that were given, by who captured them; and those that were given on each connection.
     given: dict[str, dict[str, Given]] = field(default_factory=dict)
     inits: dict[bytes, list[str]] = field(default_factory=dict)
@@ -142,8 +142,8 @@ class NameFold(NameState):
         return [Found(RULE["create_other_name"], init.where, shown, None)]
 
     def _note_given(self, init: Init, address: str) -> None:
-        if address not in self.addresses:
-            self.addresses = [*self.addresses, address][-MOST_SHARING:]
+        self.addresses.setdefault(address, init.where.arrived_at_ns)
+        _bound(self.addresses, MOST_SHARING)
         if address != self.current:
             # The service may have started over, and its indexes with it.
             for client in self.clients.values():

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from wirehouse_codecs.ockam.correlation.events import Told
 from wirehouse_codecs.ockam.options import IndexConvention
 
-SNAPSHOT_VERSION: Final = 12
+SNAPSHOT_VERSION: Final = 13
 NOTHING: Final[tuple[Told, ...]] = ()
 
 

@@ -243,6 +243,8 @@ class StreamFold(StreamState):
         if delivered.consumer is None:
             for place in filter(None, (where.connection_id.hex(), delivered.asker)):
                 self.clients.note_unnamed(place, ordered[-1][1] + 1, consumer)
+            if consumer is None:
+                self.clients.keep_unclaimed(where, delivered.asker, runs)
         if self.skipped:
             self.skipped = [one for one in self.skipped if one.remains(delivered, consumer)]
         if self.doubted:
@@ -277,8 +279,8 @@ class StreamFold(StreamState):
         elif position > client.covered.floor:
             # Without a delivery that is known to be its own, it isn't known what came to it.
             if client.is_after(saved.where) and not (client.split or saved.lacks):
-                ahead = self._ahead(saved, client, position)
                 never, passed = self._passed_over(client, position)
+                ahead = self._ahead(saved, client, position, never)
                 if saved.missed and (ahead or never):
                     if len(self.doubted) < MOST_WAITING:
                         self.doubted.append(Doubted(saved, ahead, Intervals(never), Intervals(passed)))
@@ -294,11 +296,12 @@ class StreamFold(StreamState):
         client.move(saved.index, position)
         return told
 
-    def _ahead(self, saved: Saved, client: StreamClient, position: int) -> str:
-        """The message of `save_ahead`; "" = it isn't broken."""
+    def _ahead(self, saved: Saved, client: StreamClient, position: int, never: Sequence[Run]) -> str:
+        """The message of `save_ahead`; "" = it isn't broken, or what lies ahead is reported as messages that `never`
+        came."""
         assert client.last is not None
         expected = max(client.last + 1, client.covered.floor)
-        if position <= expected:
+        if position <= expected or (never and never[-1].last >= expected):
             return ""
         return f"client {quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
 

@@ -15,7 +15,7 @@ need them isn't judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from wirehouse_codecs.ockam.correlation.connections import CLOCKS_NS, HOLE_NS
 from wirehouse_codecs.ockam.correlation.events import Event, Told
@@ -48,9 +48,9 @@ class Fold:
         self._fold = StreamFold(name, reading, snapshot, lags=lags) if is_stream else NameFold(reading, snapshot)
 
     @property
-    def addresses(self) -> Sequence[str]:
-        """The addresses of a name, in the order in which they were first given; empty for a stream."""
-        return self._fold.addresses if isinstance(self._fold, NameFold) else ()
+    def addresses(self) -> Mapping[str, int]:
+        """The addresses of a name, each with when it was first given, in that order; empty for a stream."""
+        return self._fold.addresses if isinstance(self._fold, NameFold) else {}
 
     def take(self, event: Event) -> Sequence[Told]:
         """Take the next event in the order of arrival.

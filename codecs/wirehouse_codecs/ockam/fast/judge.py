@@ -188,6 +188,7 @@ class _State:
                 client, name, partition = key
                 of = (name, partition or 0)
                 known = memory.clients.get((asker, *of)) == client
+                known = known and (of in memory.addresses or of in memory.unplaced)
                 row[judge_loops.REQUESTS] = known and memory.only_clients.get(of, _NOBODY) in (client, None)
                 row[judge_loops.ASKER] = self._askers.put((asker, key))
                 row[judge_loops.KEY] = self._keys.put((at, *key))

@@ -423,7 +423,7 @@ def length_at(data: Array, at: int, end: int, cbor: bool, major: int) -> tuple[i
 
 @compiled
 def is_text(data: Array, at: int, end: int, as_it_stands: bool) -> bool:
-    """Whether it is UTF-8 (Unicode, table 3-7); `as_it_stands`: without backslashes, which would be doubled."""
+    """Whether it is UTF-8 (Unicode, table 3-7); `as_it_stands`: without backslashes, which may be doubled."""
     while at < end:
         octet = data[at]
         if octet < 0x80:

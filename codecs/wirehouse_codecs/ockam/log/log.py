@@ -46,7 +46,7 @@ from wirehouse_codecs.tcp.events import End
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
-SNAPSHOT_VERSION: Final = 7
+SNAPSHOT_VERSION: Final = 8
 #: Minimum size of a run that is read on the fast path: with fewer bytes its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
@@ -104,7 +104,10 @@ SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("b
 _OPEN_PUSHES: Final = pa.struct(
     [("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("capture_id", pa.binary()), ("count", pa.int64())]
 )
-_ABOUT: Final = pa.struct([("stream_address", pa.string()), ("stream_name", pa.string()), ("partition", UINT)])
+#: `unplaced`: index messages were about the name while no Init of the connection had given its address.
+_ABOUT: Final = pa.struct(
+    [("stream_address", pa.string()), ("stream_name", pa.string()), ("partition", UINT), ("unplaced", pa.bool_())]
+)
 _COUNTS: Final = ("creates", "pushes", "confirmed", "pulls", "delivered")
 SESSION_TYPE: Final = pa.struct(
     [
@@ -211,7 +214,7 @@ class Conversation:
 
     def doubt(self, place: Place) -> None:
         """Nobody knows which side sent first what comes next."""
-        self._session.hole(place)
+        self._session.doubt(place)
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
@@ -361,9 +364,10 @@ class Conversation:
         asked = ((request.name, at) for request in memory.requests for at in range(request.partitions or 1))
         names = dict.fromkeys([*memory.addresses, *((name, at or 0) for *_, name, at in memory.keys)])
         names |= dict.fromkeys((name, at) for name, at in islice(asked, MOST_ABOUT) if name is not None)
-        by_address = ((address, None, None) for address in memory.streams)
-        fields = _ABOUT.names
-        return [dict(zip(fields, one, strict=True)) for one in (*by_address, *((None, *name) for name in names))]
+        names |= memory.named
+        by_address = ((address, None, None, None) for address in memory.streams)
+        by_name = ((None, *name, name in memory.unplaced) for name in names | memory.unplaced)
+        return [dict(zip(_ABOUT.names, one, strict=True)) for one in (*by_address, *by_name)]
 
     def _sent_since_ns(self, request: Request) -> int:
         """When a request was sent; of one that came late, the earliest moment at which it can have been."""

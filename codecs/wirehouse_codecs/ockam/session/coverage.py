@@ -63,6 +63,8 @@ class Coverage:
     peer_received_of: PeerReceived | None = field(default=None, init=False)
     #: None = nothing came late.
     late_of: Late | None = field(default=None, init=False)
+    #: The place at which bytes of both sides came that each acknowledge the other's: nobody knows which came first.
+    unordered: Place | None = field(default=None, init=False)
     #: The place with which the first frame of a side was found, from its begin on or after a search.
     found_at: dict[Direction, Place] = field(default_factory=dict, init=False)
 
@@ -127,7 +129,8 @@ class Coverage:
         self.searched.discard(received.direction)
         # Frames that the other side sent before may still be searched.
         self.missed += len(self.searched)
-        if sender.knows_frame or (held_back and (sender.is_behind or not sender.is_fresh)):
+        is_unordered = received.place == self.unordered
+        if is_unordered or sender.knows_frame or (held_back and (sender.is_behind or not sender.is_fresh)):
             # What its sender had received may come later.
             self.missed += 1
         return held_back

@@ -12,7 +12,7 @@ from __future__ import annotations
 from wirehouse_codecs.ockam.session.addresses import node_of
 from wirehouse_codecs.ockam.session.errors import may_be_refused, was_refused
 from wirehouse_codecs.ockam.session.judging import Frame, is_complete, open_request
-from wirehouse_codecs.ockam.session.memory import SERVICES, Memory, Role, Stream, remember, short
+from wirehouse_codecs.ockam.session.memory import MOST_PARTITIONS, SERVICES, Memory, Role, Stream, remember, short
 from wirehouse_codecs.ockam.session.outcome import OTHER_NAME, Answers
 from wirehouse_codecs.ockam.session.requests import Input, Request, RequestKind
 from wirehouse_codecs.ockam.session.undecoded import CREATE, may_be_undecoded, was_undecoded
@@ -28,6 +28,7 @@ def judge_create(memory: Memory, frame: Frame, create: CreateRequest) -> None:
     """A create waits for its Init."""
     memory.counts.creates += 1
     is_right = frame.check_role(RequestKind.CREATE, Role.STREAM_SERVICE)
+    _note_named(memory, create.stream_name, 1)
     open_request(memory, frame, RequestKind.CREATE, is_right, name=short(create.stream_name))
 
 
@@ -35,9 +36,16 @@ def judge_create_partitioned(memory: Memory, frame: Frame, create: CreatePartiti
     """A partitioned create waits for an Init of each partition."""
     memory.counts.creates += 1
     is_right = frame.check_role(RequestKind.PARTITIONED, Role.STREAM_SERVICE)
+    _note_named(memory, create.stream_name, create.partitions)
     if create.partitions:
         name = short(create.stream_name)
         open_request(memory, frame, RequestKind.PARTITIONED, is_right, name=name, partitions=create.partitions)
+
+
+def _note_named(memory: Memory, name: str | None, partitions: int) -> None:
+    if name is not None:
+        for partition in range(min(partitions, MOST_PARTITIONS)):
+            remember(memory.named, (short(name), partition), None)
 
 
 def judge_init(memory: Memory, frame: Frame, init: CreateResponse) -> None:

@@ -43,6 +43,7 @@ def judge_index(memory: Memory, frame: Frame, response: IndexResponse) -> None:
     key = _note_client(memory, frame, frame.message)
     if request is None:
         frame.answers_nothing = True
+        _note_unasked(memory, frame, key)
         if is_complete(memory, frame) and not _is_saved(memory, frame, key) and not was_undecoded(memory, frame, INDEX):
             frame.ignored = ANSWERS_NOTHING
             frame.break_rule("index_for_other_key", f"no GetIndex of {frame.requester} is open")
@@ -55,6 +56,14 @@ def judge_index(memory: Memory, frame: Frame, response: IndexResponse) -> None:
         frame.break_rule("index_for_other_key", f"{_key_text(key)} answers {_key_text(request.key)}")
         return
     _check_index(memory, frame, request, key, frame.message.index)
+
+
+def _note_unasked(memory: Memory, frame: Frame, key: IndexKey) -> None:
+    """The connection speaks of a stream by an index for which no request is known."""
+    _, name, partition = key
+    remember(memory.named, (name, partition or 0), None)
+    if frame.stream_address is None:
+        remember(memory.unplaced, (name, partition or 0), None)
 
 
 def mixed_routes(memory: Memory) -> list[Found]:
@@ -120,6 +129,8 @@ def _note_client(memory: Memory, frame: Frame, message: IndexGet | IndexSave | I
         remember(memory.clients, (frame.requester, *stream), client)
         only = memory.only_clients.get(stream, client)
         remember(memory.only_clients, stream, client if only == client else None)
+        if frame.stream_address is None:
+            remember(memory.unplaced, stream, None)
     return key
 
 

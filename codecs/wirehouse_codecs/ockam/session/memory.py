@@ -24,6 +24,8 @@ from wirehouse_codecs.ockam.wire.messages import Names
 MOST_KNOWN: Final = 4096
 #: Runs of indexes, request ids and partitions.
 MOST_RUNS: Final = 64
+#: Partitions of a create that events are made of: its first ones.
+MOST_PARTITIONS: Final = 64
 #: Characters of a text that is remembered.
 MOST_CHARACTERS: Final = 255
 
@@ -103,6 +105,10 @@ class Memory:
     requesters: dict[str, None] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     addresses: dict[tuple[str, int], str] = field(default_factory=dict)
+    #: Names and partitions that creates asked for, whatever the answer, and that indexes without a request are about;
+    #: and those that index messages were about while no Init of the connection had given an address.
+    named: dict[tuple[str, int], None] = field(default_factory=dict)
+    unplaced: dict[tuple[str, int], None] = field(default_factory=dict)
     #: By requester and name: how many partitions were asked for, and have all answered.
     whole: dict[tuple[str, str], int] = field(default_factory=dict)
     #: By requester and stream: ids that were saved, and the data's digest of those that were not.

@@ -121,6 +121,11 @@ class Session:
         # They may have been sent since the last that came.
         self.coverage.miss(min(place.arrived_at_ns, self.now_ns + 1))
 
+    def doubt(self, place: Place) -> None:
+        """Nobody knows which side sent first what comes at `place`: as a hole, and each frame may know later ones."""
+        self.hole(place)
+        self.coverage.unordered = place
+
     def lose(self, direction: Direction, place: Place) -> None:
         """By what came at `place` it isn't known where the next frame of `direction` begins: until one comes, those
         that were sent may be held back. Called for each piece while that is so."""

@@ -45,7 +45,16 @@ class Address(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The value as text; backslashes and what isn't UTF-8 as escapes, so that two addresses never read alike."""
+        """The value as text, as a name of the same bytes reads: it stands as it was sent if it is UTF-8.
+
+        Bytes that aren't are escapes (`\\xff`). Two addresses never read alike: in a text with such bytes, or that
+        reads like one with escapes, backslashes are doubled.
+        """
+        if b"\\x" not in self.value and b"\\\\" not in self.value:
+            try:
+                return self.value.decode()
+            except UnicodeDecodeError:
+                pass
         return self.value.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.landed import landed_packets
-from tests.support.ockam_by_hand import ACK, PORT, SYN, Talk, Wire, data, frame, optional, uint
+from tests.support.ockam_by_hand import ACK, PORT, SYN, Talk, Wire, data, frame, optional, packet, uint
 from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.logs import tcp_inspection
 from wirehouse_codecs.ockam.correlation.events import ConsumerRow, Found, Told
@@ -18,6 +18,7 @@ from wirehouse_codecs.ockam.correlation.log_events import Heard
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL, RULE
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 
 Say = Callable[[Talk], object]
 
@@ -321,7 +322,43 @@ def holes(talk: Talk, *came: int, saved: int, first: int = 0) -> None:
 def test_a_client_saves_what_it_never_got() -> None:
     assert broken(lambda talk: holes(talk, 0, 1, 2, saved=3)) == []
     assert broken(lambda talk: holes(talk, 0, 2, saved=3)) == ["consumer_hole"]
-    assert broken(lambda talk: holes(talk, 0, 1, 2, saved=4)) == ["consumer_hole", "save_ahead"]
+    # One fault has one finding: what lies ahead was confirmed, so it is known what never came.
+    assert broken(lambda talk: holes(talk, 0, 1, 2, saved=4)) == ["consumer_hole"]
+    assert broken(lambda talk: holes(talk, 0, 1, 2, saved=12)) == ["consumer_hole"]
+    assert broken(lambda talk: holes(talk, 0, 2, saved=6)) == ["consumer_hole"]
+    # Nothing is known to lie ahead; and of two faults each has its own.
+    assert broken(lambda talk: holes(talk, *range(10), saved=11)) == ["save_ahead"]
+    assert broken(lambda talk: holes(talk, *range(8), 9, saved=11)) == ["consumer_hole", "save_ahead"]
+
+
+def crossed(talk: Talk, *, saved: int = 6) -> None:
+    """A client saves 3, pulls from there, and saves on. Of both sides' bytes only retransmissions were captured."""
+    publisher, wire = talk.open("10.1.1.9"), talk.open()
+    publisher.opened("orders", "orders-1", "pub").store("orders-1", *range(10))
+    wire.opened("orders", "orders-1").got("cl", "orders", 0).pull("orders-1", 1, 0).pulled("orders-1", 1, 0, 1, 2)
+    first, sent = len(talk.packets), dict(wire.sent)
+    wire.save("cl", "orders", 3).pull("orders-1", 2, 3)
+    asked = wire.sent["c"]
+    wire.pulled("orders-1", 2, 3, 4, 5).save("cl", "orders", saved).pull("orders-1", 3, 6)
+    *payloads, answer, third, fourth = [one.data[54:] for one in talk.packets[first:]]
+    del talk.packets[first:]
+    client, service = (wire.host, wire.port), ("10.9.9.9", PORT)
+    again = [
+        packet(service, client, sent["s"], asked, ACK, answer),
+        packet(client, service, sent["c"], wire.sent["s"], ACK, b"".join([*payloads, third, fourth])),
+    ]
+    talk.packets += [CapturedPacket(talk.now + number, one) for number, one in enumerate(again, 1)]
+
+
+def test_what_was_sent_in_no_known_order_is_not_judged() -> None:
+    assert broken(crossed) == []
+    # Afterwards there is an order again.
+
+    def say(talk: Talk) -> None:
+        crossed(talk)
+        talk.wires[1].pulled("orders-1", 3, 6).save("cl", "orders", 7).save("cl", "orders", 9)
+
+    assert broken(say) == ["consumer_hole"]
 
 
 def fast_open(talk: Talk) -> None:

@@ -69,7 +69,7 @@ def test_what_came_to_a_client_while_messages_were_missed_is_not_judged(cuts: It
     saved = Saved(talk.where("c"), "me", "orders", None, 6, missed=1)
     talk.steps.append(saved)
     found = [(one.rule.name, one.where) for one in of(Found, told_of(talk.steps, cuts))]
-    assert found == [("save_ahead", saved.where), ("consumer_hole", saved.where)]
+    assert found == [("consumer_hole", saved.where)]
     talk = Talk().get(0).save(3)
     talk.steps.append(Got(talk.where("c"), "me", "orders", None, 5, missed=1))
     assert of(Found, told_of(talk.steps, cuts, key=NAME_KEY)) == []

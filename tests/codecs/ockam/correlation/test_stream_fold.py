@@ -162,6 +162,50 @@ def test_what_came_for_an_unknown_client_is_not_judged() -> None:
     assert Talk().store(*range(30)).save(3).pull(3, *range(3, 20), client=None, connection="d").save(20).found() == []
 
 
+def named_late(asker: str = "h con", connection: str = "c") -> Talk:
+    """A requester pulls ten messages, two of them twice, before it names its client by a SaveIndex."""
+    talk = Talk().store(*range(20)).init("orders")
+    for runs in (((0, 4),), ((3, 9),)):
+        talk.steps.append(Delivered(talk.where("c"), runs[0][0], runs, None, asker="h con"))
+    talk.steps.append(Saved(talk.where(connection), "me", "orders", None, 10, asker=asker))
+    return talk
+
+
+@pytest.mark.parametrize("cuts", [(), range(40)])
+def test_what_was_pulled_before_its_client_was_named_counts_for_it(cuts: Iterable[int]) -> None:
+    def row(talk: Talk) -> tuple[int | None, ...]:
+        told = told_of(talk.steps, cuts)
+        assert of(Found, told) == of(Hole, told) == []
+        one: ConsumerRow = [row for row in of(ConsumerRow, told) if row.client_id == "me"][-1]
+        return one.saved, one.delivered, one.delivered_messages, one.redelivered, one.lag
+
+    assert row(named_late()) == (10, 9, 10, 2, 10)
+    # Of another address or connection it isn't known who pulled.
+    assert row(named_late(asker="h other")) == (10, None, 0, 0, 10)
+    assert row(named_late(connection="d")) == (10, None, 0, 0, 10)
+    # It counts once, for the first that is named.
+    talk = named_late()
+    talk.steps.append(Saved(talk.where("c"), "you", "orders", None, 5, asker="h con"))
+    assert row(talk) == (10, 9, 10, 2, 10)
+    assert talk.row("you").delivered is None
+    # What it went through before isn't judged, what it does afterwards is.
+    talk = named_late()
+    talk.steps.append(Delivered(talk.where("c"), 12, ((12, 13),), "me", asker="h con"))
+    talk.steps.append(Saved(talk.where("c"), "me", "orders", None, 14, asker="h con"))
+    (hole,) = of(Hole, told_of(talk.steps, cuts))
+    assert hole.runs == ((10, 11),)
+
+
+def test_what_waits_for_a_name_is_bounded_and_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = named_late()
+    talk.steps.insert(-1, Closed(b"c"))
+    assert talk.row().delivered is None
+    bound(monkeypatch, MOST_UNCLAIMED=1)
+    talk = named_late()
+    talk.steps.insert(-1, Delivered(talk.where("d"), 0, ((0, 0),), None, asker="h more"))
+    assert talk.row().delivered is None
+
+
 def test_what_a_response_to_an_unknown_request_passed_over_is_not_judged() -> None:
     talk = Talk().store(*range(5)).get(0).pull(None, 3)
     assert talk.save(4).found() == []
@@ -170,8 +214,9 @@ def test_what_a_response_to_an_unknown_request_passed_over_is_not_judged() -> No
 def test_a_client_saves_ahead_of_what_came() -> None:
     talk = Talk().store(*range(5)).pull(0, 0, 1, 2).save(3)
     assert talk.found() == []
-    # The message that it can't have seen is a hole besides.
-    assert talk.save(4).found() == [("save_ahead", 13), ("consumer_hole", 13)]
+    # A message lies ahead that was confirmed: it is a hole, and nothing besides.
+    assert talk.save(4).found() == [("consumer_hole", 13)]
+    assert Talk().store(0, 1, 2).pull(0, 0, 1, 2).save(4).found() == [("save_ahead", 8)]
     assert Talk().get(0).save(100).found() == []
 
 
@@ -182,7 +227,7 @@ def test_a_saved_index_is_the_next_one_or_the_last_one_processed() -> None:
     assert (row.saved, row.position, row.lag) == (2, 3, 2)
     talk.save(3)
     assert talk.found() == []
-    assert [rule for rule, _ in talk.found(PROCESSED)] == ["save_ahead", "consumer_hole"]
+    assert [rule for rule, _ in talk.found(PROCESSED)] == ["consumer_hole"]
     # A first answer of 0 is a record that was made just now; later it is the message 0.
     assert Talk().get(0).row(convention=PROCESSED).position == 0
     assert Talk().save(0).get(0).row(convention=PROCESSED).position == 1
@@ -433,12 +478,12 @@ def test_where_messages_were_missed_a_client_may_know_answers_of_its_other_conne
                 told += fold.end_window()
                 fold = Fold(KEY, snapshot=fold.snapshot())
         told += fold.end_window()
-        assert len(of(Hole, told)) == len(of(Found, told)) / 2
+        assert len(of(Hole, told)) == len(of(Found, told))
         return [one.rule.name for one in of(Found, told)]
 
     assert found() == found(asked_ns=None) == []
-    both = ["save_ahead", "consumer_hole"]
-    assert found(asked_ns=1) == found(connection="c") == found(client="you") == found(after_ns=CLOCKS_NS + 1) == both
+    hole = ["consumer_hole"]
+    assert found(asked_ns=1) == found(connection="c") == found(client="you") == found(after_ns=CLOCKS_NS + 1) == hole
 
 
 def test_a_push_that_came_late_may_have_been_sent_before_all_that_was_said() -> None:

@@ -196,11 +196,12 @@ class Model:
         brought = client.brought
         is_after = brought is not None and brought.connection_id == event.where.connection_id
         is_after = is_after and brought != event.where
-        if is_after and position > max(max(client.delivered) + 1, client.floor):
-            self.found.add(("save_ahead", event.where))
+        expected = max([client.floor, *(index + 1 for index in client.delivered)])
         below = {index for index in self.confirmed if client.floor <= index < position} - set(client.delivered)
         if not is_after:
             below = set()
+        if is_after and position > expected > max(below - client.covered, default=-1):
+            self.found.add(("save_ahead", event.where))
         if below - client.covered:
             self.found.add(("consumer_hole", event.where))
             self.holes.add(("consumer_hole", event.where, len(below - client.covered)))

@@ -116,10 +116,13 @@ def readable(body: bytes, envelope: Envelope, direction: Direction) -> dict[str,
 
 
 def odd(body: bytes, envelope: Envelope) -> bool:
-    """Addresses that the twin leaves to the readable decoder."""
+    """Addresses that the fast path leaves to the reference decoder: also those with backslashes."""
     routed = decode(body, envelope)
     every = routed.onward_route + routed.return_route
-    plain = (address.type < 1000 and address.name.encode() == address.value for address in every)
+    plain = (
+        address.type < 1000 and address.name.encode() == address.value and b"\\" not in address.value
+        for address in every
+    )
     return not routed.onward_route or not all(plain)
 
 

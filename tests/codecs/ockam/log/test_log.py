@@ -251,7 +251,7 @@ def test_the_other_rows(envelope: Envelope) -> None:
     pushed = [(row["arrived_at_ns"], row["capture_id"]) for row in of_kind(rows, "message")][-2:]
     about = session["session"].pop("about")
     assert {one["stream_address"] for one in about} >= {"s_1", "p_3"}
-    assert {"stream_address": None, "stream_name": "s", "partition": 0} in about
+    assert {"stream_address": None, "stream_name": "s", "partition": 0, "unplaced": False} in about
     assert session["session"] == {
         "envelope": envelope.value,
         "names": "specification",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,12 @@ def test_addresses_have_a_limit(envelope: Envelope) -> None:
         (Address(1, b"127.0.0.1:4000"), "1#127.0.0.1:4000"),
         (Address(0, "поток".encode()), "0#поток"),
         (Address(0, b"\xff"), "0#\\xff"),
+        # A text stands as it was sent, as names do, unless it reads like one with escapes.
+        (Address(0, b"a\\b"), "0#a\\b"),
+        (Address(0, b"C:\\"), "0#C:\\"),
         (Address(0, b"\\xff"), "0#\\\\xff"),
+        (Address(0, b"a\\\\b"), "0#a\\\\\\\\b"),
+        (Address(0, b"a\\\xff"), "0#a\\\\\\xff"),
     ],
 )
 def test_addresses_as_text(address: Address, text: str) -> None:
@@ -193,6 +199,11 @@ def test_addresses_as_text(address: Address, text: str) -> None:
 @given(one=addresses, other=addresses)
 def test_no_two_addresses_read_alike(one: Address, other: Address) -> None:
     assert (one == other) == (one.text == other.text)
+
+
+def test_no_two_addresses_of_what_escapes_are_made_of_read_alike() -> None:
+    values = [bytes(value) for size in range(6) for value in product(b"\\xf\xff", repeat=size)]
+    assert len({Address(0, value).name for value in values}) == len(values)
 
 
 def test_a_route_as_text() -> None:
