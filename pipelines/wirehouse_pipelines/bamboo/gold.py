@@ -1,8 +1,8 @@
 """Gold of Bamboo: entries with their verdicts, logs, forks, proposals, sessions, and findings.
 
-Stages read the log `silver.bamboo`. The first writes proposals and sessions as they stand there, and what became of each
-payload. `verification.py` verifies the entries, log by log. `sent_metadata.py` judges the senders of metadata by the
-signatures, and `payloads.py` what was sent without metadata.
+Stages read the log `silver.bamboo`. The first writes proposals and sessions as they stand there, and what became of
+each payload. `verification.py` verifies the entries, log by log. `sent_metadata.py` judges the senders of metadata by
+the signatures, and `payloads.py` what was sent without metadata.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
 #: How many of the payloads that a notify skips are judged by their sizes.
-_LOOKED_AT: Final = 64
+MOST_LOOKED_AT: Final = 64
 
 
 class Piece(NamedTuple):
@@ -409,7 +409,7 @@ def _keeps_back(turn: Turn, packet: Notify) -> bool:
         return False
     plan = turn.sender.plan
     begin, end = max(turn.sender.index, turn.receiver.index), turn.sender.index + packet.count
-    pieces = (plan.piece(index) for index in range(begin, min(end, begin + _LOOKED_AT)))
+    pieces = (plan.piece(index) for index in range(begin, min(end, begin + MOST_LOOKED_AT)))
     return any(
         piece is not None and turn.settings.wants(piece, turn.size_of(piece.seq) if piece.is_payload else None)
         for piece in pieces
