@@ -195,10 +195,16 @@ class Settings:
         return not (limited and size is not None and self.size_limit is not None and size > self.size_limit)
 
     def wants(self, piece: Piece, size: int | None) -> bool:
-        """Whether the piece is to be sent, rather than passed over. Not a payload whose size isn't known or wanted."""
+        """Whether the piece is to be sent, rather than passed over.
+
+        Not a payload whose size isn't known or wanted, and not an empty one: a notify passes it like a packet without
+        bytes.
+        """
         if not piece.is_payload:
             return self.allows(piece, size)
-        return size is not None and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
+        return (
+            size is not None and size > 0 and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
+        )
 
     def unwanted(self, size: int) -> bool:
         """Whether payload bytes of that size need not be sent."""

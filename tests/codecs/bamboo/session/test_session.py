@@ -449,6 +449,13 @@ def test_a_payload_that_begins_at_an_offset(log: Log) -> None:
     assert (known.last.payload.checked, known.last.payload.data) == (True, log.payloads[1])
 
 
+def test_a_notify_may_pass_an_empty_payload(make_log: Callable[..., Log]) -> None:
+    for payload, rules in ((b"", []), (b"x", ["eagerness_ignored"])):
+        log = make_log(0)
+        log.add(payload)
+        assert begun(log, end=1).b(m(log, 1), Notify()).rules == rules
+
+
 @pytest.mark.parametrize("offset", [1, 5, 8])
 @pytest.mark.parametrize("is_small", [True, False])
 @pytest.mark.parametrize("later", [0, 15, 16])
