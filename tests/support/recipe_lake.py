@@ -221,14 +221,7 @@ ROWS: Final[Mapping[str, list[dict[str, Any]]]] = {
         }
     ],
     "gold.bamboo_sessions_history": [{"connection_id": _ID}],
-    "silver.bamboo": [
-        {
-            "row_kind": "message",
-            "connection_id": _ID,
-            "proposal_number": 1,
-            "message": {"kind": "skip_missing", "seq": Decimal(7)},
-        }
-    ],
+    "gold.bamboo_payloads": [{"connection_id": _ID, "proposal_number": 1, "seq": Decimal(7), "fate": "missing"}],
     "gold.bamboo_forks_history": [
         {
             "author": _HASH,

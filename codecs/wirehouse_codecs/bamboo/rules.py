@@ -396,7 +396,7 @@ SHOWN_RULES: Final = tuple(ENTRY_RULE[name] for name in ("bad_tag", "seq_zero", 
 #: Rules of the data channel that are also found once signatures are known, and entries from elsewhere.
 FOLLOWED_RULES: Final = (
     *("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data", "payload_overrun"),
-    *("skip_size_untrue", "out_of_turn", "past_end"),
+    *("skip_size_untrue", "out_of_turn", "past_end", "eagerness_ignored"),
 )
 #: Violations after which the connection is to be dropped: all of bymux and both channels.
 ENDS: Final = frozenset(

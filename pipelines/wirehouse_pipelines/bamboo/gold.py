@@ -38,7 +38,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "12"
+VERSION = "13"
 PROPOSALS: Final = "gold.bamboo_proposals_history"
 SESSIONS: Final = "gold.bamboo_sessions_history"
 PAYLOADS: Final = "gold.bamboo_payloads"

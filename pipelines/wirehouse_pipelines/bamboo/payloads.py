@@ -26,8 +26,8 @@ from wirehouse_codecs.bamboo.correlation.payload_replay import (
     SIDES,
     Found,
     Payloads,
+    modes_of,
     replay,
-    sides_of,
 )
 from wirehouse_codecs.bamboo.log.schema import MESSAGE_TYPE, SCHEMA, UINT
 from wirehouse_codecs.bamboo.rules import RULE
@@ -54,13 +54,11 @@ _MESSAGES: Final = {**dict.fromkeys(("source", "window_start", *PLACED), ()), "m
 _OF_ENTRY: Final = ("seq", "entry_hash", "payload_size", "payload_hash")
 _ENTRIES: Final = dict.fromkeys((*_KEY, "window_start", *_OF_ENTRY), ())
 _IS_SIGNED: Final = ("data", "own_rule", "signature_rule")
-#: What is known of a proposal besides: what both sides want and how they send.
-_WANTS: Final = ("min_payload", "max_payload")
+#: What is known of a proposal besides: how both sides send.
 _ASKED: Final = pa.schema(
     [
         *(("author", pa.binary()), ("log_id", UINT), ("ended_by", pa.string())),
         ("modes", pa.struct([(side, pa.struct([("send_mode", pa.string())])) for side in SIDES])),
-        ("wants", pa.struct([(side, pa.struct([(name, UINT) for name in _WANTS])) for side in SIDES])),
     ]
 )
 _ROWS: Final = pa.schema(
@@ -93,7 +91,7 @@ class Asked:
     def of_window(self, source: str, window: str) -> pa.Table:
         """Rows of _ASKED with the column `key`."""
         if self._place != (source, window):
-            columns = {**dict.fromkeys(PROPOSAL, ()), "proposal": (*_LOG, *SIDES), "session": ("ended_by", *SIDES)}
+            columns = {**dict.fromkeys(PROPOSAL, ()), "proposal": _LOG, "session": ("ended_by", *SIDES)}
             rows = map(_asked, self._read(columns, source=source, window_start=window))
             schema = _ASKED.append(pa.field("key", pa.binary()))
             self._place, self._proposals = (source, window), pa.Table.from_batches(rows, schema)
@@ -142,12 +140,10 @@ def _asked(rows: pa.RecordBatch) -> pa.RecordBatch:
     proposal, session = rows.column("proposal"), rows.column("session")
     columns = {name: pc.struct_field(proposal, name) for name in _LOG}
     columns |= {"ended_by": pc.struct_field(session, "ended_by"), "key": _key(rows)}
-    for name, of, fields in (("modes", session, ("send_mode",)), ("wants", proposal, _WANTS)):
-        sides = [
-            pa.StructArray.from_arrays([pc.struct_field(of, [side, field]) for field in fields], list(fields))
-            for side in SIDES
-        ]
-        columns[name] = pa.StructArray.from_arrays(sides, list(SIDES))
+    sides = [
+        pa.StructArray.from_arrays([pc.struct_field(session, [side, "send_mode"])], ["send_mode"]) for side in SIDES
+    ]
+    columns["modes"] = pa.StructArray.from_arrays(sides, list(SIDES))
     return with_all(pa.RecordBatch.from_pydict(columns), _ASKED.append(pa.field("key", pa.binary())))
 
 
@@ -198,8 +194,8 @@ def _replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.Recor
                 for entry in group:
                     payloads.add(entry)
                 continue
-            sides = sides_of(group[0]["modes"], group[0]["wants"])
-            found = [_row(one) for one in replay(group, sides, payloads, group[0]["ended_by"])]
+            modes = modes_of(group[0]["modes"])
+            found = [_row(one) for one in replay(group, modes, payloads, group[0]["ended_by"])]
             if found:
                 yield FOUND_TABLE, pa.RecordBatch.from_pylist(found, schema=_FINDING)
 

@@ -19,7 +19,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "18"
+VERSION = "19"
 FILES: Final = "bronze.files"
 _TABLE: Final = "silver.bamboo"
 _COLUMNS: Final = (*file_rows.RECORDS, "part")

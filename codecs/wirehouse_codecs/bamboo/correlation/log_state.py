@@ -38,6 +38,8 @@ from wirehouse_codecs.bamboo.correlation.entry_rows import (
 from wirehouse_codecs.bamboo.wire.entry_verification import WRONG_PAYLOAD, LogOf, Verdict, verify
 from wirehouse_codecs.bamboo.wire.lipmaa import lipmaa
 
+#: The rule for entries that go on from an end-of-log entry. It is one finding for a log, however many they are.
+AFTER_END: Final = "after_end_of_log"
 #: How many gaps of a log are listed one by one.
 MOST_GAPS: Final = 1_000
 
@@ -184,6 +186,7 @@ class KnownLog:
         broken = values_differ(rows.column("reason"), judged.column("reason"))
         # An entry that came as metadata may be presented later.
         is_shown, was_shown = (np.asarray(pc.is_in(of.column("origin"), _SHOWN)) for of in (judged, self._rows))
+        before = only(self._rows, was_shown)
         broken[:known] |= is_shown[:known] & ~was_shown
         broken &= is_shown
         broken &= ~np.asarray(pc.is_in(judged.column("reason"), _REPORTED_ELSEWHERE))
@@ -206,6 +209,7 @@ class KnownLog:
         if elsewhere:
             led |= elsewhere.keys() & set(_loose(judged.slice(0, known), judged).to_pylist())
         shown, wrong = _as_shown(only(judged, broken), new), _wrong_payloads(new)
+        shown = _one_end(shown, is_reported=bool(_goes_on(before).any()))
         return Changes(
             entries,
             pa.concat_batches([shown, wrong]) if wrong.num_rows else shown,
@@ -299,6 +303,22 @@ def _as_shown(rows: pa.RecordBatch, new: pa.RecordBatch) -> pa.RecordBatch:
     places = {place.pop("entry_id"): place for place in listed}
     ids = rows.column("entry_id").to_pylist()
     return with_edits(rows, {i: places[one] for i, one in enumerate(ids) if one in places})
+
+
+def _goes_on(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    """Which entries go on from an end-of-log entry."""
+    return is_true(pc.equal(rows.column("reason"), AFTER_END))
+
+
+def _one_end(rows: pa.RecordBatch, *, is_reported: bool) -> pa.RecordBatch:
+    """`rows` with one at most that goes on from an end-of-log entry: the first one of the log is the finding."""
+    goes_on = np.flatnonzero(_goes_on(rows))
+    if not len(goes_on):
+        return rows
+    first = goes_on[np.lexsort([column[goes_on] for column in arrival_keys(rows)])][: 0 if is_reported else 1]
+    kept = ~_goes_on(rows)
+    kept[first] = True
+    return only(rows, kept)
 
 
 def _wrong_payloads(new: pa.RecordBatch) -> pa.RecordBatch:

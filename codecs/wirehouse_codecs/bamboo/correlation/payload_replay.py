@@ -6,8 +6,11 @@ connection, or from a file. So what a side sent for such a proposal is gone thro
 log: where each payload ends, and whether it is right (specification, "The Data Channel").
 
 In come the rows of a proposal's messages and the entries of its log; out come findings: wrong payloads, too long ones,
-untrue skips and apologies, and packets that are out of turn or past the end. Where an entry isn't known, or more than
-one of its number, nothing more is judged.
+payloads and notifies that the other side didn't ask for, untrue skips and apologies, and packets that are out of turn
+or past the end. Where an entry isn't known, or more than one of its number, nothing more is judged.
+
+A sender may not know yet what the other side has adjusted. So it is judged by all settings that the other side has had
+until then, and breaks a rule only if it breaks it by each of them. Its own adjusts count at once.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo.log.rows import PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import DATA_RULES
+from wirehouse_codecs.bamboo.session.cursor import MOST_LOOKED_AT, Piece, Settings
 from wirehouse_codecs.bamboo.wire.entry_verification import digest_rule
 from wirehouse_codecs.bamboo.wire.lipmaa import path
+from wirehouse_codecs.bamboo.wire.messages import Adjust, Eagerness
 from wirehouse_codecs.bamboo.wire.yamf import DIGEST_BYTES
 from wirehouse_codecs.logs.rows import MESSAGE
 
@@ -51,6 +56,7 @@ FIELDS: Final = (
         "compressed_size",
     ),
     *("at", "data", "compressed"),
+    *("eagerness", "size_limit", "min_payload", "max_payload", "mandatory", "may_skip"),
 )
 #: Columns of the log that identify a message.
 PLACED: Final = (
@@ -102,25 +108,10 @@ def is_signed(entry: Row) -> bool:
     return entry["data"] is not None and entry["own_rule"] is None and entry["signature_rule"] is None
 
 
-class Side(NamedTuple):
-    """What holds for a side that sends: its mode, None if that isn't known, and the sizes that its peer wants."""
-
-    greedy: bool | None
-    min_payload: int
-    max_payload: int
-
-
-def sides_of(session: Row, proposal: Row) -> dict[str, Side]:
-    """By direction, from the rows of a session and a proposal."""
-    peers = dict(zip(SIDES, reversed(SIDES), strict=True))
+def modes_of(session: Row) -> dict[str, bool | None]:
+    """By direction whether the side sends greedily, from the row of a session; None: that isn't known."""
     modes = {side: (session[side] or {}).get("send_mode") for side in SIDES}
-    return {
-        side: Side(
-            None if modes[side] is None else modes[side] == "greedy",
-            *(int(proposal[peers[side]][name]) for name in ("min_payload", "max_payload")),
-        )
-        for side in SIDES
-    }
+    return {side: None if mode is None else mode == "greedy" for side, mode in modes.items()}
 
 
 def is_replayed(row: Row) -> bool:
@@ -128,33 +119,76 @@ def is_replayed(row: Row) -> bool:
     return bool(row["payload_only"]) or row["offset"] is not None
 
 
-def replay(rows: Iterable[Row], sides: Mapping[str, Side], payloads: Payloads, ended_by: str | None) -> Iterator[Found]:
-    """What the messages of one proposal, rows with FIELDS from the first on, break.
+def replay(
+    rows: Iterable[Row], modes: Mapping[str, bool | None], payloads: Payloads, ended_by: str | None
+) -> Iterator[Found]:
+    """What the messages of one proposal, rows with FIELDS from the first on, break. `modes` are those of `modes_of`.
 
     No bytes of the proposal may be missing. `ended_by` is the rule that ended the session. If the last packet breaks
     it, the session has found that already.
     """
-    ordered = sorted(rows, key=lambda row: (row["kind"] != "propose", row["byte_start"]))
+    ordered = _in_order(rows)
     if not ordered or ordered[0]["kind"] != "propose":
         return
     asked = ordered[0]
     # By the shortest path other entries are sent, once the end is another one.
     if asked["sparse"] and (asked["end"] is None or any(row["kind"] == "adjust" and row["end"] for row in ordered)):
         return
-    for direction, side in sides.items():
-        one = _Replay(asked, side, payloads)
-        sent = [row for row in ordered[1:] if row["direction"] == direction and row["kind"] != "adjust"]
-        for row in sent:
-            found = one.take(row)
-            if found is not None and not (row is sent[-1] and found.rule == ended_by):
-                yield found
+    sides = {side: _Replay(asked, modes[side], payloads) for side in SIDES}
+    peers = dict(zip(SIDES, reversed(SIDES), strict=True))
+    last = {row["direction"]: row for row in ordered if row["kind"] != "adjust"}
+    sides[peers[asked["direction"]]].wants.append(_settings(asked))
+    sides[asked["direction"]].wants.append(Settings())
+    for row in ordered[1:]:
+        sender, receiver = sides[row["direction"]], sides[peers[row["direction"]]]
+        if row["kind"] == "adjust":
+            sender.adjust(row)
+            wants = _adjusted(receiver.wants[-1], row)
+            # Before the confirmation nothing may be sent.
+            receiver.wants = [wants] if receiver.wants[-1].eagerness is None else [*receiver.wants, wants]
+            continue
+        found = sender.take(row, receiver)
+        if found is not None and not (row is last[row["direction"]] and found.rule == ended_by):
+            yield found
+
+
+def _in_order(rows: Iterable[Row]) -> list[Row]:
+    """The rows in the order in which they arrived. Those of one side stay in the order of their bytes."""
+    by_bytes = sorted(rows, key=lambda row: (row["kind"] != "propose", row["byte_start"]))
+    arrived: dict[str, tuple[int, int]] = {}
+    keys = []
+    for row in by_bytes:
+        at = (row["arrived_at_ns"], row["record_number"] or 0)
+        arrived[row["direction"]] = at = max(at, arrived.get(row["direction"], at))
+        keys.append((row["kind"] != "propose", at))
+    return [by_bytes[i] for i in sorted(range(len(keys)), key=keys.__getitem__)]
+
+
+def _settings(row: Row) -> Settings:
+    """What the proposing side wants."""
+    limit = None if row["size_limit"] is None else int(row["size_limit"])
+    sizes = (int(row["min_payload"]), int(row["max_payload"]))
+    return Settings(_eagerness(row), limit, *sizes, bool(row["mandatory"]))
+
+
+def _eagerness(row: Row) -> Eagerness | None:
+    return None if row["eagerness"] is None else Eagerness[row["eagerness"].upper()]
+
+
+def _adjusted(before: Settings, row: Row) -> Settings:
+    eagerness = _eagerness(row)
+    numbers = {name: None if row[name] is None else int(row[name]) for name in ("min_payload", "max_payload")}
+    limit = None if row["size_limit"] is None else int(row["size_limit"])
+    return before.adjusted(Adjust(int(row["proposal_id"]), eagerness, limit, bool(row["may_skip"]), **numbers))
 
 
 class _Replay:
     """What one side sends for a proposal."""
 
-    def __init__(self, asked: Row, side: Side, payloads: Payloads) -> None:
-        self._side, self._payloads = side, payloads
+    def __init__(self, asked: Row, greedy: bool | None, payloads: Payloads) -> None:
+        self._greedy, self._payloads = greedy, payloads
+        #: All settings of the other side so far.
+        self.wants: list[Settings] = []
         self._payload_only, self._expected = bool(asked["payload_only"]), asked["expected_hash"]
         self._start = int(asked["start"])
         self._end = None if asked["end"] is None else int(asked["end"])
@@ -165,7 +199,13 @@ class _Replay:
         self._index, self._over = 0, False
         #: Whether the last piece is a whole payload: None if it isn't, else the rule that it breaks, or "".
         self._last: str | None = None
+        self._apologises = False
         self._begin()
+
+    def adjust(self, row: Row) -> None:
+        """The side adjusts the proposal: a lower end binds it from here on."""
+        if row["end"] is not None and (self._end is None or int(row["end"]) < self._end):
+            self._end, self._upper = int(row["end"]), row["upper_info"] or self._upper
 
     def _begin(self) -> None:
         self._at = self._offset if not self._index else 0
@@ -180,18 +220,26 @@ class _Replay:
         seq = self._start + self._index
         return seq if self._end is None or seq <= self._end else None
 
+    def _payload_of(self, index: int) -> Payload | None:
+        """The payload of the range's entry with that index, without regard to where the proposal begins."""
+        if self._path is not None:
+            return self._payloads.of(self._path[index]) if index < len(self._path) else None
+        return self._payloads.of(self._start + index)
+
     def _payload(self) -> Payload | None:
         known = None if self._seq is None else self._payloads.of(self._seq)
         if known is not None and self._has_offset and not self._index and known.entry_hash != self._expected:
             return None
         return known
 
-    def take(self, row: Row) -> Found | None:
-        """The rule that the next message of the side breaks: the first one of several."""
+    def take(self, row: Row, peer: _Replay) -> Found | None:
+        """The rule that the next message of the side breaks: the first one of several. `peer` is the other side."""
         kind = row["kind"]
         if self._over or (kind in ("notify", "skip_bytes") and not row["count"] and not self._is_empty(kind)):
             return None
         found = [*self._follow(row), *self._turn(row)]
+        if not self._over and self._is_unasked(row, peer):
+            found.append(Found(row, "eagerness_ignored", f"payload {self._seq} is due"))
         if not self._over:
             found += _TAKE[kind](self, row)
         return min(found, key=lambda one: _ORDER[one.rule], default=None)
@@ -223,11 +271,34 @@ class _Replay:
             due = "metadata" if is_metadata_due else "nothing" if self._seq is None else f"payload {self._seq}"
             yield Found(row, rule, f"{due} is due")
 
+    def _is_unasked(self, row: Row, peer: _Replay) -> bool:
+        """Whether the other side asks for something else by each of its settings."""
+        kind = row["kind"]
+        if not self._payload_only or any(wants.eagerness is None for wants in self.wants):
+            return False
+        if kind == "notify":
+            return self._keeps_back(int(row["count"]), peer)
+        if kind not in ("raw", "lz") or row["at"]:
+            return False
+        known, piece = self._payload(), Piece(self._seq or 0, True)
+        return not any(wants.allows(piece, None if known is None else known.size) for wants in self.wants)
+
+    def _keeps_back(self, count: int, peer: _Replay) -> bool:
+        """Whether a notify skips a payload that the other side wants and hasn't sent."""
+        if peer._over or peer._apologises or any(wants.eagerness is Eagerness.NOTIFY for wants in self.wants):
+            return False
+        begin, end = max(self._index, peer._index), self._index + count
+        payloads = (self._payload_of(index) for index in range(begin, min(end, begin + MOST_LOOKED_AT)))
+        return any(
+            known is not None and all(wants.wants(Piece(0, True), known.size) for wants in self.wants)
+            for known in payloads
+        )
+
     def _left(self) -> int | None:
         """How many payloads are left; None: the range has no end."""
         if self._end is None:
             return None
-        return (self._end - self._start + 1 if self._path is None else len(self._path)) - self._index
+        return max((self._end - self._start + 1 if self._path is None else len(self._path)) - self._index, 0)
 
     def _follow(self, row: Row) -> Iterator[Found]:
         last = self._last
@@ -235,7 +306,7 @@ class _Replay:
             if last == "" and not self._is_begun:
                 yield Found(row, "apology_for_valid_data", f"payload {self._before()} is right")
             return
-        if last and self._side.greedy:
+        if last and self._greedy:
             yield Found(row, "invalid_data_not_apologised", last)
         self._last = None
 
@@ -248,6 +319,7 @@ class _Replay:
 
     def _take_apology(self, row: Row) -> Iterator[Found]:
         yield from ()
+        self._apologises = True
         if not self._is_begun:
             self._over = self._last is None
             self._index -= 1
@@ -271,8 +343,9 @@ class _Replay:
         if kind == "skip_bytes":
             yield from self._add(row, known, int(row["count"]), None)
             return
-        if known is not None and self._side.greedy is not None:
-            small, large = known.size >= self._side.min_payload, known.size <= self._side.max_payload
+        if known is not None and self._greedy is not None:
+            small = all(known.size >= wants.min_payload for wants in self.wants)
+            large = all(known.size <= wants.max_payload for wants in self.wants)
             if (kind == "skip_small" and small) or (kind == "skip_large" and large):
                 yield Found(row, "skip_size_untrue", f"payload {self._seq} has {known.size} bytes")
         self._pass(1)
@@ -306,7 +379,7 @@ class _Replay:
             return
         digest = None if self._hash is None else self._hash.digest()
         rule = None if digest is None else digest_rule(known.size, digest, known.size, known.payload_hash)
-        if rule is not None and self._side.greedy is False:
+        if rule is not None and self._greedy is False:
             yield Found(row, "invalid_data_in_safe_mode", rule)
         self._pass(1)
         self._last = None if digest is None else rule or ""
@@ -377,7 +450,7 @@ class Replays:
             session, proposal = self._sessions.get(key[0]), self._proposals.get(key)
             if session is not None and proposal is not None and not proposal["partial"]:
                 log = payloads[proposal["author"], int(proposal["log_id"])]
-                yield from replay(messages, sides_of(session, proposal), log, session["ended_by"])
+                yield from replay(messages, modes_of(session), log, session["ended_by"])
 
 
 def placed(row: Row) -> Row:

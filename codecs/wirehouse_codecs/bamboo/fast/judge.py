@@ -32,6 +32,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     open_targets,
 )
 from wirehouse_codecs.bamboo.session.session import Session
+from wirehouse_codecs.bamboo.session.state import MOST_WHOLE, MOST_WHOLE_BYTES
 from wirehouse_codecs.bamboo.setup import Channel, Role
 from wirehouse_codecs.bamboo.wire.bymux import Bymux
 from wirehouse_codecs.bamboo.wire.messages import Eagerness
@@ -412,10 +413,21 @@ class _Run:
             size, sent = len(side_data.payloads) - begin, int(packets[loops.P_COUNT, -1])
             half.assembly = Assembly(seq, 0, bytearray(side_data.payloads[begin:]), sent, size=size)
             self._session.state.held += size
+        self._keep_whole(side_data)
         if packed.any():
             self._session.state.inflate_on(sender.role, side_data.inflated)
         if len(seqs):
             self._hear(side_data, int(seqs[0]), int(seqs[-1]))
+
+    def _keep_whole(self, side_data: SideData) -> None:
+        """Keep the last small payloads, which are all right."""
+        packets, sender = side_data.packets, side_data.sender
+        is_whole = (packets[loops.P_WHOLE] == 1) & (packets[loops.P_KIND] != loops.METADATA)
+        ends = packets[loops.P_DATA] + packets[loops.P_SIZE]
+        is_small = ends - packets[loops.P_FIRST] <= MOST_WHOLE_BYTES
+        for row in np.flatnonzero(is_whole & is_small)[-MOST_WHOLE:].tolist():
+            data = side_data.payloads[packets[loops.P_FIRST, row] : ends[row]].tobytes()
+            self._session.state.keep_whole(sender.proposal.log, int(packets[loops.P_SEQ, row]), sender.role, data)
 
     def _remember(self) -> None:
         """Remember the last entries that each side sent."""

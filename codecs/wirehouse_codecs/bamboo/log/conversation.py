@@ -40,7 +40,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Log, Where
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-SNAPSHOT_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 5
 #: After a piece that doesn't fit the fast path, the reference path takes this many before the fast path is tried again.
 #: The number doubles each time that the try didn't pay. The fast path gets four times as many pieces as it took last.
 _FEWEST_READ: Final = 4

@@ -38,7 +38,7 @@ from wirehouse_codecs.bamboo.wire.messages import (
 from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
 
 #: How many of the payloads that a notify skips are judged by their sizes.
-_LOOKED_AT: Final = 64
+MOST_LOOKED_AT: Final = 64
 
 
 class Piece(NamedTuple):
@@ -195,10 +195,16 @@ class Settings:
         return not (limited and size is not None and self.size_limit is not None and size > self.size_limit)
 
     def wants(self, piece: Piece, size: int | None) -> bool:
-        """Whether the piece is to be sent, rather than passed over. Not a payload whose size isn't known or wanted."""
+        """Whether the piece is to be sent, rather than passed over.
+
+        Not a payload whose size isn't known or wanted, and not an empty one: a notify passes it like a packet without
+        bytes.
+        """
         if not piece.is_payload:
             return self.allows(piece, size)
-        return size is not None and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
+        return (
+            size is not None and size > 0 and self.allows(piece, size) and self.min_payload <= size <= self.max_payload
+        )
 
     def unwanted(self, size: int) -> bool:
         """Whether payload bytes of that size need not be sent."""
@@ -409,7 +415,7 @@ def _keeps_back(turn: Turn, packet: Notify) -> bool:
         return False
     plan = turn.sender.plan
     begin, end = max(turn.sender.index, turn.receiver.index), turn.sender.index + packet.count
-    pieces = (plan.piece(index) for index in range(begin, min(end, begin + _LOOKED_AT)))
+    pieces = (plan.piece(index) for index in range(begin, min(end, begin + MOST_LOOKED_AT)))
     return any(
         piece is not None and turn.settings.wants(piece, turn.size_of(piece.seq) if piece.is_payload else None)
         for piece in pieces

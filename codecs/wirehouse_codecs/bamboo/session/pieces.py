@@ -209,14 +209,14 @@ class SidePieces:
             self._state.release(self._half)
 
     def _begin_assembly(self, seq: int, at_start: int) -> Assembly:
-        """A new payload. At an offset it starts with what the sender sent of it earlier, if that is known."""
-        begun = self._state.begun.get((*self._proposal.log, seq, self._role)) if at_start else None
+        """A new payload. At an offset it starts with what was sent of it earlier, if that is known."""
+        before = self._state.sent_before(self._proposal.log, seq, self._role) if at_start else []
         heard = self.entries.known_of(seq)
-        is_same = begun is not None and heard is not None and heard.payload_hash == begun.payload_hash
-        if begun is None or not is_same or len(begun.data) < at_start:
-            return Assembly(seq, at_start)
-        self._state.held += at_start
-        return Assembly(seq, 0, bytearray(begun.data[:at_start]), packets=1, size=at_start)
+        for begun in before:
+            if heard is not None and heard.payload_hash == begun.payload_hash and len(begun.data) >= at_start:
+                self._state.held += at_start
+                return Assembly(seq, 0, bytearray(begun.data[:at_start]), packets=1, size=at_start)
+        return Assembly(seq, at_start)
 
     def _add(self, assembly: Assembly, data: bytes | None, *, fits: bool, complete: bool) -> None:
         """Add bytes to a payload.
@@ -261,6 +261,8 @@ class SidePieces:
         if digest is not None and heard is not None and not assembly.begins_at:
             expected = heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :]
             whole, rule = True, entry_verification.digest_rule(assembly.size, digest, *expected)
+            if rule is None and data is not None:
+                self._state.keep_whole(self._proposal.log, assembly.seq, self._role, data)
         self._incoming.effects["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
         # Metadata from the other side may be about another entry than this side means. And if bytes of the proposal are
         # missing, only metadata right before the payload shows which entry it belongs to.

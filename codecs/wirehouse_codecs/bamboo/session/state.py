@@ -20,6 +20,7 @@ from wirehouse_codecs.bamboo.session.proposals import (
     Proposal,
 )
 from wirehouse_codecs.bamboo.setup import Role, Setup
+from wirehouse_codecs.bamboo.wire import yamf
 from wirehouse_codecs.bamboo.wire.decompression import Inflating
 from wirehouse_codecs.bamboo.wire.lzfoo import Inflater
 from wirehouse_codecs.bamboo.wire.messages import (
@@ -33,6 +34,9 @@ from wirehouse_codecs.core.snapshots import carried_fields
 Array = np.ndarray[Any, Any]
 #: How many proposals a session follows. Packets about further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
+#: How many whole payloads of each side are kept, and the most bytes of each. Later proposals may begin within them.
+MOST_WHOLE: Final = 16
+MOST_WHOLE_BYTES: Final = 4 << 10
 #: Rules that aren't judged if bytes are missing: the missing bytes may have made the packet legal.
 _NEED_ALL: Final = frozenset(
     {
@@ -48,7 +52,7 @@ BY_PLAN: Final = frozenset({"out_of_turn", "past_end"})
 
 
 class Begun(NamedTuple):
-    """The first bytes of a payload that a side sent, and the hash of the whole payload."""
+    """The first bytes of a payload that a side sent, or all, and the hash of the whole payload."""
 
     payload_hash: bytes
     data: bytes
@@ -83,6 +87,8 @@ class Memory:
     ends: dict[tuple[bytes, int, Role], int] = field(default_factory=dict)
     #: By log, entry and side: unfinished payloads that a later proposal may continue.
     begun: dict[tuple[bytes, int, int, Role], Begun] = field(default_factory=dict)
+    #: By side, and by log and entry: the last right payloads that it sent, those that are small.
+    whole: dict[Role, dict[tuple[bytes, int, int], Begun]] = field(default_factory=lambda: {role: {} for role in Role})
     #: By proposer and id of a dropped proposal: where its rival ends in the bytes of the other side.
     dropped: dict[tuple[Role, int], int] = field(default_factory=dict)
     #: Ids with packets that fit no known proposal. They may be about the next proposal with this id.
@@ -147,6 +153,21 @@ class SessionState(Memory):
         assembly, half.assembly = half.assembly, None
         if assembly is not None and assembly.data is not None:
             self.held -= len(assembly.data)
+
+    def keep_whole(self, log: tuple[bytes, int], seq: int, role: Role, data: bytes) -> None:
+        """Keep a right payload that a side sent, if it is small: a later proposal may begin within it."""
+        if len(data) > MOST_WHOLE_BYTES:
+            return
+        kept, key = self.whole[role], (*log, seq)
+        kept.pop(key, None)
+        kept[key] = Begun(yamf.encode(yamf.digest(data)), data)
+        if len(kept) > MOST_WHOLE:
+            del kept[next(iter(kept))]
+
+    def sent_before(self, log: tuple[bytes, int], seq: int, role: Role) -> list[Begun]:
+        """What is kept of a payload: what the side began to send, and what either side sent whole."""
+        found = [self.begun.get((*log, seq, role)), *(self.whole[one].get((*log, seq)) for one in Role)]
+        return [one for one in found if one is not None]
 
     def not_received(self, incoming: Incoming, byte_end: int) -> bool:
         """Whether the packet was sent before its host had received the bytes of the other side up to `byte_end`."""

@@ -6,6 +6,8 @@ the order of entries, with one exception: the branch of a fork whose entry came 
 
 - Only entries with a right signature count. Other entries can neither refute a link nor end a log.
 - A link to an unknown entry refutes nothing. An entry with no link to a valid entry is `unknown`.
+- What follows from a fork breaks no other rule (`_Branches`). An entry may link to an unknown entry of its branch, and
+  it doesn't come after the end of another branch.
 - A hash identifies bytes: a link to an entry of another log is broken, whatever the signature of that entry.
 - A payload with another hash is wrong by itself. A payload with another size makes its log invalid from there on.
 - Equal entries are one entry, and its signature is checked once.
@@ -43,6 +45,9 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: How many entries are followed from one to another at most, to distinguish a fork from a wrong link. Where that is
+#: not enough, the link isn't judged.
+MOST_FOLLOWED: Final = 1_000
 #: The message for an entry that came with the payload of another one.
 WRONG_PAYLOAD: Final = "the payload is not the one that the entry says"
 
@@ -398,6 +403,11 @@ class _Link(NamedTuple):
     seq: int
     hash: bytes
 
+    @property
+    def reason(self) -> str:
+        """What the link names, if that is wrong."""
+        return f"the link to entry {self.seq} names {self.hash.hex()}"
+
 
 @dataclass(slots=True, eq=False)
 class _Known:
@@ -416,6 +426,13 @@ class _Known:
     rule: str | None = None
     reason: str = ""
     verdict: int = _UNKNOWN
+    #: Links to unknown entries of its own branch. Other entries are known in their places.
+    apart: list[_Link] = field(default_factory=list)
+
+    def breaks(self, rule: str, reason: str) -> None:
+        """Note a rule that the entry breaks: the first one of several counts."""
+        if self.rule is None or _ORDER[rule] < _ORDER[self.rule]:
+            self.rule, self.reason = rule, reason
 
 
 @dataclass(slots=True)
@@ -455,6 +472,7 @@ _ORDER: Final = {name: place for place, name in enumerate(ENTRY_RULE)}
 
 def _judge_links(log: _Log, batch: _Batch) -> None:
     """Hold each link against the known entries; a signed one that disagrees proves a fork."""
+    doubted: list[tuple[_Known, _Link, str]] = []
     named: dict[int, tuple[bytes, int]] = {}
     for one in log.entries:
         for link in one.links:
@@ -462,14 +480,83 @@ def _judge_links(log: _Log, batch: _Batch) -> None:
             if any(other.hash == link.hash for other in others):
                 continue
             broken = _broken_link(one, link, bool(others), batch)
-            if broken is not None and (one.rule is None or _ORDER[broken] < _ORDER[one.rule]):
-                one.rule, one.reason = broken, f"the link to entry {link.seq} names {link.hash.hex()}"
+            if broken is not None and others and one.signature is None and batch.log_of(link.hash) is None:
+                doubted.append((one, link, broken))
+            elif broken is not None:
+                one.breaks(broken, link.reason)
             if one.signature is None and others:
                 log.forks.setdefault(link.seq, (Proof.LINK, others[0].index, one.index))
             elif one.signature is None:
                 first, whose = named.setdefault(link.seq, (link.hash, one.index))
                 if first != link.hash:
                     log.forks.setdefault(link.seq, (Proof.LINKS, whose, one.index))
+    branches = _Branches(log) if doubted else None
+    for one, link, broken in doubted:
+        if branches is not None and branches.part(one, link):
+            one.apart.append(link)
+        else:
+            one.breaks(broken, link.reason)
+
+
+class _Branches:
+    """The branches of a log: which signed entries lead to which, as far as their links are known."""
+
+    def __init__(self, log: _Log) -> None:
+        self._log = log
+        self._signed = {one.hash: one for rivals in log.signed.values() for one in rivals}
+        self._ends = [one for one in self._signed.values() if one.end_of_log]
+        #: By entry: the nearest one, it or below it, and the nearest one above it with a rival of its sequence number.
+        self._below: dict[bytes, _Known] = {}
+        self._above: dict[bytes, _Known] = {}
+        entries = sorted(self._signed.values(), key=lambda one: one.seq)
+        for one in entries:
+            nearest = one if self._rivals(one) else self._nearest_below(one)
+            if nearest is not None:
+                self._below[one.hash] = nearest
+        for one in reversed(entries):
+            above = one if self._rivals(one) else self._above.get(one.hash)
+            if above is not None:
+                self._above |= {target.hash: above for target in self._targets(one)}
+
+    def part(self, one: _Known, link: _Link) -> bool:
+        """Whether `one` is of another branch than the known entries that its `link` doesn't name.
+
+        A fork shows that, of the entry itself or of one that it leads to or that leads to it. So does an end of the log
+        before it, from which it doesn't go on.
+        """
+        if any(end.seq < one.seq and not self._leads(one, end) for end in self._ends):
+            return True
+        below, above = self._below.get(one.hash), self._above.get(one.hash)
+        if below is not None and not any(self._are_in_line(below, known) for known in self._log.signed[link.seq]):
+            return True
+        return above is not None and not all(self._leads(rival, one) for rival in self._rivals(above))
+
+    def _rivals(self, one: _Known) -> list[_Known]:
+        return [rival for rival in self._log.signed[one.seq] if rival is not one]
+
+    def _nearest_below(self, one: _Known) -> _Known | None:
+        nearest = [self._below[target.hash] for target in self._targets(one) if target.hash in self._below]
+        return max(nearest, key=lambda found: found.seq, default=None)
+
+    def _targets(self, one: _Known) -> list[_Known]:
+        named = ((link.seq, self._signed.get(link.hash)) for link in one.links)
+        return [target for seq, target in named if target is not None and target.seq == seq]
+
+    def _are_in_line(self, one: _Known, other: _Known) -> bool:
+        return self._leads(one, other) or self._leads(other, one)
+
+    def _leads(self, one: _Known, to: _Known) -> bool:
+        """Whether known links lead from an entry to another one, or it is the other one."""
+        seen, ahead = {one.hash}, [one]
+        while ahead and len(seen) <= MOST_FOLLOWED:
+            at = ahead.pop()
+            if at is to:
+                return True
+            for target in reversed(self._targets(at)):
+                if target.seq >= to.seq and target.hash not in seen:
+                    seen.add(target.hash)
+                    ahead.append(target)
+        return False
 
 
 def _broken_link(one: _Known, link: _Link, target_known: bool, batch: _Batch) -> str | None:
@@ -490,14 +577,18 @@ def _broken_link(one: _Known, link: _Link, target_known: bool, batch: _Batch) ->
 
 
 def _judge_end(log: _Log) -> None:
-    """Refuse what comes after an end-of-log entry, or after a payload whose size isn't the one in its entry."""
+    """Refuse what goes on from an end-of-log entry, or comes after a payload whose size isn't the one in its entry."""
     ends = [one for one in log.entries if one.end_of_log and one.signature is None]
     if ends:
-        later = [one for one in log.entries if one.seq > ends[0].seq]
-        for one in later:
-            if one.rule is None:
-                one.rule, one.reason = "after_end_of_log", f"entry {ends[0].seq} ends the log"
-        signed = [one for one in later if one.signature is None]
+        #: By entry: the first end that its links lead to.
+        ended: dict[bytes, int] = {}
+        for one in log.entries:
+            at = min((ended[link.hash] for link in one.links if link.hash in ended), default=None)
+            if at is not None and one.rule is None:
+                one.rule, one.reason = "after_end_of_log", f"entry {at} ends the log"
+            if at is not None or (one.end_of_log and one.signature is None):
+                ended[one.hash] = one.seq if at is None else at
+        signed = [one for one in log.entries if one.seq > ends[0].seq and one.signature is None]
         seqs = [one.seq for one in signed]
         for end in ends:
             if (at := bisect_right(seqs, end.seq)) < len(signed):
@@ -529,6 +620,7 @@ def _parts(log: _Log, position: int) -> bool:
 def _judge_paths(log: _Log, batch: _Batch) -> None:
     """Follow the links from entry 1 upwards, and distinguish the branches of forks."""
     taken: _Known | None = None
+    end: _Known | None = None
     for one in log.entries:
         targets = [target for link in one.links if (target := batch.find(link.hash)) is not None]
         if one.rule is None:
@@ -536,11 +628,22 @@ def _judge_paths(log: _Log, batch: _Batch) -> None:
                 one.rule, one.reason = "fork", f"entry {one.seq} is also {taken.hash.hex()}"
             elif any(target.rule == "fork" for target in targets):
                 one.rule, one.reason = "fork", "it goes on from the second branch of a fork"
+            elif (rival := _first_branch(log, one)) is not None:
+                one.rule, one.reason = "fork", f"it goes on from another entry {rival.seq} than {rival.hash.hex()}"
+            elif end is not None:
+                one.rule, one.reason = "fork", f"entry {end.seq} ends the first branch of a fork"
             else:
                 taken = one
+                end = one if one.end_of_log else None
         if one.rule is not None:
             one.verdict = _INVALID
         elif one.seq == 1 or any(target.verdict == _VALID for target in targets):
             one.verdict = _VALID
         else:
             one.rule, one.reason = _link_unknown(link_targets(one.seq))
+
+
+def _first_branch(log: _Log, one: _Known) -> _Known | None:
+    """An entry of the first branch of a fork in the place of one that `one` goes on from, which isn't known."""
+    rivals = (rival for link in one.apart for rival in log.signed[link.seq])
+    return next((rival for rival in rivals if rival.rule != "fork"), None)

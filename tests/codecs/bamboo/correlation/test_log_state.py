@@ -367,3 +367,41 @@ def test_a_fork_says_how_long_its_branches_are_and_who_served_which() -> None:
     kept = kept.filter(pa.array([int(seq) in few for seq in kept.column("seq").to_pylist()]))
     settled = taken(KnownLog(kept, {}, Settled(12, {})), *second[:2])
     assert settled.forks == changes[1].forks
+
+
+def ended(before: list[bytes]) -> list[bytes]:
+    """A log that ends with the next entry."""
+    targets = link_targets(len(before) + 1)
+    links = [yamf.digest(before[target - 1]) for target in targets]
+    lipmaalink = links[0] if len(links) == 2 else None
+    made = publish(KEY, b"end", seq=len(before) + 1, lipmaalink=lipmaalink, backlink=links[-1], end_of_log=True)
+    return [*before, made.encode()]
+
+
+@pytest.mark.parametrize("cuts", [(), (6,), (6, 7), (7, 9), tuple(range(1, 31))])
+@pytest.mark.parametrize("is_long_first", [True, False])
+def test_a_fork_at_an_end_of_the_log_is_one_finding_however_it_comes(
+    cuts: tuple[int, ...], is_long_first: bool
+) -> None:
+    log = log_of(25, mark="G")
+    branches = [ended(log[:5])[5:], log[5:]]
+    entries = [*log[:5], *branches[is_long_first], *branches[not is_long_first]]
+    rows = [row(data, number, origin="file") for number, data in enumerate(entries)]
+    known = KnownLog(NONE, {})
+    windows = [rows[at:to] for at, to in zip((0, *cuts), (*cuts, len(rows)), strict=True)]
+    changes = [taken(known, *window) for window in windows if window]
+    assert [one for told in changes for one in told.broken.to_pylist()] == []
+    assert [fork.position for told in changes for fork in told.new_forks] == [6]
+
+
+@pytest.mark.parametrize("cuts", [(), (4,), (5,), (6,), (5, 6, 7)])
+def test_entries_that_go_on_from_an_end_are_one_finding(cuts: tuple[int, ...]) -> None:
+    entries = log_of(12, mark="G", before=ended(log_of(4, mark="G")))
+    rows = [row(data, number, origin="file") for number, data in enumerate(entries)]
+    known = KnownLog(NONE, {})
+    windows = [rows[at:to] for at, to in zip((0, *cuts), (*cuts, len(rows)), strict=True)]
+    changes = [taken(known, *window) for window in windows]
+    broken = [(one["reason"], one["record_number"]) for told in changes for one in told.broken.to_pylist()]
+    assert broken == [("after_end_of_log", 5)]
+    verdicts = [(one["verdict"], one["reason"]) for one in newest(changes).values()]
+    assert verdicts == [("valid", None)] * 5 + [("invalid", "after_end_of_log")] * 7

@@ -14,11 +14,13 @@ from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.setup import Setup
 from wirehouse_codecs.bamboo.wire.lzfoo import Deflater
 from wirehouse_codecs.bamboo.wire.messages import (
+    Adjust,
     Apology,
     Cancel,
     CancelReason,
     CompressedPayload,
     DataPacket,
+    Eagerness,
     Notify,
     PointToPoint,
     ProposalCredit,
@@ -64,11 +66,17 @@ def shows(log: Any, last: int, number: int = 0) -> list[CapturedPacket]:
 
 
 def sends(
-    log: Any, packets: Sequence[DataPacket], setup: Setup = SAFE, at_ns: int = 100 * SECOND, **asked: Any
+    log: Any,
+    packets: Sequence[DataPacket],
+    setup: Setup = SAFE,
+    at_ns: int = 100 * SECOND,
+    before: Said = (),
+    confirmed: Adjust | None = None,
+    **asked: Any,
 ) -> list[CapturedPacket]:
-    """A later connection over which the service sends `packets` for a proposal of payloads alone."""
+    """A later connection over which the service sends `packets` for a proposal of payloads alone, after `before`."""
     asked = {"end": 4, "upper_info": 4, "payload_only": True} | asked
-    said = [*opening(setup), (A, propose(log, **asked)), (B, confirm()), (B, Switch(0))]
+    said = [*opening(setup), (A, propose(log, **asked)), (B, confirmed or confirm()), *before, (B, Switch(0))]
     return connection([*said, *((B, one) for one in packets), *closing()], 1, at_ns)
 
 
@@ -91,7 +99,8 @@ def test_payloads_that_are_right_break_nothing(log: Any) -> None:
     compressed = Deflater(1024).compress(log.payloads[2])
     lz = CompressedPayload(len(log.payloads[2]), len(compressed), compressed)
     in_parts: list[DataPacket] = [raw(log.payloads[1][:3]), raw(log.payloads[1][3:]), lz]
-    assert found(shows(log, 4), sends(log, [*in_parts, Notify(2)])) == []
+    rest = [raw(log.payloads[3]), raw(log.payloads[4])]
+    assert found(shows(log, 4), sends(log, [*in_parts, *rest])) == []
 
 
 @pytest.mark.parametrize(
@@ -131,8 +140,47 @@ def test_an_apology_for_a_right_payload(log: Any) -> None:
     ],
 )
 def test_a_skip_tells_of_the_size(log: Any, reason: SkipReason, sizes: dict[str, Any], is_true: bool) -> None:
-    rules = [rule for rule, _ in found(shows(log, 4), sends(log, [SkipPayload(reason), Notify(3)], **sizes))]
+    said: list[DataPacket] = [SkipPayload(reason), *(raw(log.payloads[seq]) for seq in (2, 3, 4))]
+    rules = [rule for rule, _ in found(shows(log, 4), sends(log, said, **sizes)) if rule != "unwanted_payload_size"]
     assert rules == ([] if is_true else ["skip_size_untrue"])
+
+
+def test_an_end_that_the_sender_adjusts_binds_it(log: Any) -> None:
+    said: list[DataPacket] = [raw(log.payloads[seq]) for seq in range(1, 4)]
+    confirmed = confirm(end=2, upper_info=2)
+    assert found(shows(log, 4), sends(log, said[:2], confirmed=confirmed)) == []
+    assert found(shows(log, 4), sends(log, said, confirmed=confirmed)) == [("past_end", "nothing is due")]
+    assert found(shows(log, 4), sends(log, [said[0], Notify(2)], confirmed=confirmed)) == [
+        ("past_end", "payload 2 is due")
+    ]
+    # The other side's adjust may not have arrived yet.
+    assert found(shows(log, 4), sends(log, said, before=[(A, Adjust(0, end=2, upper_info=2))])) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "packets", "is_right"),
+    [
+        ({}, [Notify(1)], False),
+        ({"max_payload": 8}, [Notify(1)], True),
+        ({"eagerness": Eagerness.NOTIFY}, [Notify(4)], True),
+        ({"eagerness": Eagerness.LIMITED, "size_limit": 8}, [Notify(1)], True),
+        ({"eagerness": Eagerness.LIMITED, "size_limit": 9}, [Notify(1)], False),
+        ({"eagerness": Eagerness.LIMITED, "size_limit": 8}, [raw(b"x" * 9)], False),
+        # The other side may have sent them itself.
+        ({"before": [(A, Switch(0)), (A, Notify(2))]}, [Notify(2)], True),
+        ({"before": [(A, Switch(0)), (A, Notify(2))]}, [Notify(3)], False),
+        # It may know the new settings, or the old ones.
+        ({"before": [(A, Adjust(0, Eagerness.NOTIFY))]}, [Notify(4)], True),
+        ({"before": [(A, Adjust(0, Eagerness.LIMITED, 8))]}, [Notify(1)], True),
+        ({"before": [(A, Adjust(0, max_payload=9))]}, [Notify(1)], False),
+    ],
+)
+def test_notifies_and_payloads_are_those_that_the_other_side_asks_for(
+    log: Any, asked: dict[str, Any], packets: Sequence[DataPacket], is_right: bool
+) -> None:
+    notified = confirm(eagerness=Eagerness.NOTIFY)
+    rules = [rule for rule, _ in found(shows(log, 4), sends(log, packets, confirmed=notified, **asked))]
+    assert [rule for rule in rules if rule == "eagerness_ignored"] == ([] if is_right else ["eagerness_ignored"])
 
 
 def test_with_an_offset_the_rest_of_a_payload_is_measured(log: Any) -> None:

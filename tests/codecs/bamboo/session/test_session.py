@@ -446,7 +446,36 @@ def test_a_payload_that_begins_at_an_offset(log: Log) -> None:
     assert known.rules == []
     assert known.cursor == "end"
     assert known.last.payload is not None
-    assert not known.last.payload.checked
+    assert (known.last.payload.checked, known.last.payload.data) == (True, log.payloads[1])
+
+
+def test_a_notify_may_pass_an_empty_payload(make_log: Callable[..., Log]) -> None:
+    for payload, rules in ((b"", []), (b"x", ["eagerness_ignored"])):
+        log = make_log(0)
+        log.add(payload)
+        assert begun(log, end=1).b(m(log, 1), Notify()).rules == rules
+
+
+@pytest.mark.parametrize("offset", [1, 5, 8])
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("later", [0, 15, 16])
+def test_a_payload_that_was_sent_whole_and_comes_again_from_an_offset_on(
+    make_log: Callable[..., Log], offset: int, is_small: bool, later: int
+) -> None:
+    """The last 16 payloads of at most 4 KiB are kept."""
+    log = make_log(1)
+    log.add(b"x" * (4096 if is_small else 4097))
+    for _ in range(later):
+        log.add()
+    last = 2 + later
+    is_kept = is_small and last <= 17
+    for wrong in (False, True):
+        peers = begun(log, end=last).b(*sent(log, *range(1, last + 1)))
+        peers.a(propose(log, 2, 2, 2, offset=offset)).b(confirm(2), Switch(2))
+        peers.b(raw(log.payloads[2][offset:-1] + (b"?" if wrong else b"x")))
+        assert peers.rules == (["invalid_data_in_safe_mode"] if wrong and is_kept else [])
+        assert peers.last.payload is not None
+        assert peers.last.payload.checked == is_kept
 
 
 @pytest.mark.parametrize("offset", [1, 4, 5])

@@ -177,6 +177,55 @@ def test_nothing_comes_after_the_end_of_a_log(make_log: MakeLog, judge: Callable
     assert told(judge([*honest.encoded(), unsigned])) == ["valid"] * 8 + ["bad_signature"]
 
 
+@pytest.mark.parametrize("ends_first", [True, False])
+@pytest.mark.parametrize("goes_on_at", [9, 10, 11])
+def test_a_branch_goes_on_after_the_end_of_another_one(
+    make_log: MakeLog, judge: Callable[..., Verification], ends_first: bool, goes_on_at: int
+) -> None:
+    """Of the branch that goes on, the entries from 9 on are known, or only later ones."""
+    log = make_log(20)
+    ended = log.branch(8)
+    ended.add(b"the end", end_of_log=True)
+    branches = [ended.encoded(9), log.encoded(*range(goes_on_at, 21))]
+    entries = [*log.encoded(*range(1, 9)), *branches[not ends_first], *branches[ends_first]]
+    found = judge(entries)
+    rules = dict(zip(entries, told(found), strict=True))
+    is_kept = ends_first or goes_on_at > 9
+    assert rules[branches[0][0]] == ("valid" if is_kept else "fork")
+    assert {rules[entry] for entry in branches[1]} == {"fork" if is_kept else "valid"}
+    (fork,) = found.forks
+    assert fork.position == {9: 9, 10: 9, 11: 10}[goes_on_at]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("missing", [(9,), (10, 11), (9, 10, 11, 12), (11, 12, 13), (14,)])
+def test_a_branch_may_have_gaps(
+    make_log: MakeLog, judge: Callable[..., Verification], first: bool, missing: tuple[int, ...]
+) -> None:
+    """Its entries link to others of the branch than those that are known in these places."""
+    log = make_log(15)
+    branch = log.branch(8)
+    for _ in range(7):
+        branch.add(b"of the branch")
+    part = branch.encoded(*(seq for seq in range(9, 16) if seq not in missing))
+    whole = log.encoded(*range(9, 16))
+    found = judge([*log.encoded(*range(1, 9)), *(part + whole if first else whole + part)])
+    assert set(told(found)) <= {"valid", "fork", "link_unknown"}
+    assert len(found.forks) == 1
+
+
+def test_a_wrong_link_beside_a_fork_is_still_one(make_log: MakeLog, judge: Callable[..., Verification]) -> None:
+    log = make_log(19)
+    branch = log.branch(8)
+    branch.add(b"of the branch")
+    wrong = log.make(20, backlink=OTHER).encode()
+    found = judge([*log.encoded(), *branch.encoded(9), wrong])
+    assert told(found) == ["valid"] * 19 + ["fork", "backlink_mismatch"]
+    # A way leads from it to the entry that its other link doesn't name.
+    crossed = log.make(17, lipmaalink=OTHER).encode()
+    assert told(judge([*log.encoded(), *branch.encoded(9), crossed]))[-1] == "lipmaalink_mismatch"
+
+
 def test_the_first_branch_of_a_fork_stays_valid(make_log: MakeLog, judge: Callable[..., Verification]) -> None:
     log = make_log(10)
     branch = log.branch(7)
