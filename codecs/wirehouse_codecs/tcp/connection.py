@@ -124,8 +124,10 @@ class Connection(CarriedConnection):
         An answer to a SYN doesn't show that the other side's first bytes were captured.
         """
         side.announce(sequence)
+        self.has_syn = True
         if not (is_answer or side.may_lack_beginning or self.client.next_byte or self.server.next_byte):
             self.began_before_capture = False
+            side.peer.begin_whole()
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""

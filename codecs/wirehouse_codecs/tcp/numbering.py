@@ -189,12 +189,19 @@ class Numbering(SideState):
             return
         self.may_lack_beginning = sequence != (self.initial + 1) & SEQUENCE_MASK
         ahead = distance(self.expected, sequence)
+        if not ahead:
+            self.begin_whole()
         if not self.next_byte and self.has_begun and 0 < ahead < WINDOW_BYTES:
             # The waiting bytes came before the SYN, and were numbered by weaker evidence.
             self._leave_out(-ahead)
             self.initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self.expected:
             self._other, self._other_assumed = sequence, False
+
+    def begin_whole(self) -> None:
+        """Note that nothing was sent before the capture began: what is missing of the first bytes is a gap."""
+        if not self.next_byte:
+            self._opening = False
 
     def _leave_out(self, size: int) -> None:
         """Begin the stream `size` bytes further on (earlier, if negative): bytes before that are no part of it."""

@@ -379,7 +379,6 @@ def _take(connection: Connection, segment: TcpSegment) -> Taken:
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         connection.announce(ours, sequence, is_answer=bool(flags & ACK))
-        connection.has_syn = True
         if flags & ACK:
             theirs.begin_answered(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == UNKNOWN and not flags & SYN
