@@ -73,11 +73,11 @@ class Report:
 def report(lake: Lake, span: Span, say: Callable[[str], None]) -> Report:
     """The page of the span. Raises what Span.check raises."""
     span.check(lake)
-    sections = {board: _charts(lake, board, span, say) for board in boards().values()}
+    sections = [(board, _charts(lake, board, span, say)) for board in boards().values()]
     say("findings")
     failed = {
         f"{board.name}/{shown.chart.id}": why
-        for board, charts in sections.items()
+        for board, charts in sections
         for shown in charts
         if (why := shown.answer.error or (shown.behind and shown.behind.answer.error))
     }
