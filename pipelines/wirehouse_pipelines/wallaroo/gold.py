@@ -33,7 +33,7 @@ from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Prepare, Stage
 from wirehouse_pipelines.tables import all_tables
 
-VERSION = "11"
+VERSION = "12"
 LOG: Final = "silver.wallaroo"
 SESSIONS: Final = "gold.wallaroo_sessions_history"
 STREAMS: Final = "gold.wallaroo_streams_history"

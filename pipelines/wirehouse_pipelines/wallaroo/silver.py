@@ -9,7 +9,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_pipelines.jobs import connections
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "18"
+VERSION = "19"
 
 
 def _start(source: Source, key: bytes) -> Start:

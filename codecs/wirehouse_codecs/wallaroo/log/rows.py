@@ -100,7 +100,7 @@ def stream_row(memory: Memory, stream: Stream, name: str | None) -> dict[str, An
         "highest_sent": stream.highest_id,
         "last_acked": stream.last_acked,
         "resume_point": _known(stream.references, memory.dialect),
-        "accepted_point": accepted and accepted.reference,
+        "accepted_point": None if accepted is None else _known([accepted.reference], memory.dialect),
         "accepted_at_ns": accepted and accepted.answered_ns,
         "accepted_echoes": accepted and accepted.echoed,
         "program_name": None if program is None else text_of(program),

@@ -321,7 +321,7 @@ def test_refusals(talk: Talk, dialect: str, expected: tuple[int | None, int, boo
         ((hello(), ok(), notify(), answer(success=0, reference=5)), (None, None, None)),
         ((hello(), ok(), notify(), answer(reference=5), notify(), answer(reference=6)), (5, 4, False)),
         ((hello(), ok(), notify(), answer(reference=0)), (0, 4, True)),
-        ((hello(), ok(), notify(), answer(reference=NOTHING)), (NOTHING, 4, False)),
+        ((hello(), ok(), notify(), answer(reference=NOTHING)), (None, 4, False)),
     ],
 )
 def test_accepted_point(talk: Talk, expected: tuple[int | None, int | None, bool | None]) -> None:
