@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.codecs.hiero.wire.test_cut_frames import read
 from wirehouse_codecs.hiero.simulator.http2_peer import Peer
 from wirehouse_codecs.hiero.wire.grpc import events as grpc
 from wirehouse_codecs.hiero.wire.http2 import events as http2
@@ -30,14 +31,6 @@ def snapped(wire: Any, size: int, *packets: bytes) -> Any:
         if len(packet) > size:
             script.miss(C, len(packet) - size)
     return script
-
-
-def read(wire: Any, script: Any) -> list[http2.Event]:
-    reader = Reader()
-    events: list[http2.Event] = []
-    for one in script.said:
-        events += reader.hole(one) if isinstance(one, wire.Hole) else reader.receive([one])
-    return events + reader.finish(wire.LAST)
 
 
 def opened() -> tuple[Peer, tuple[bytes, bytes]]:
